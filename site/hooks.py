@@ -53,6 +53,7 @@ site/add_your_card
 site/reading
 site/glossary
 site/policy
+site/artifact
 site/cite
 CONTRIBUTING
 CHANGELOG

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput, first_line
+from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.runtime.files import LARGEST_JSON, named_failures, opened, read_json, read_whole, replacing, write_json
 
+GRACE = 60.0  # s that a cell may go on once a lent machine's time is over: what it measured is being written
 LAST = "00_"  # the summary comes first for the reader and last in the chain
 ENVIRONMENT = {
     "SOURCE_DATE_EPOCH": "0",
@@ -24,6 +27,7 @@ ENVIRONMENT = {
     "JUPYTER_PREFER_ENV_PATH": "1",
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait leave their core to others
 }
+MEASURED = "measured"  # in the state, beside the notebooks' names
 # The committed notebooks name ipykernel without the version of Python that ran it, which differs between machines.
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 LANGUAGE: dict[str, Any] = {
@@ -64,6 +68,11 @@ class Notebook:
         """The file's name without its suffix: 05_fig03_architecture."""
         return self.path.stem
 
+    @property
+    def measures(self) -> bool:
+        """True if it can measure anew what it shows."""
+        return "measure" in self.parameters
+
 
 def run_book(
     root: Path,
@@ -95,22 +104,31 @@ def run_book(
     root = root.resolve()
     if refresh and measure:
         raise BadInput("--refresh", "committed notebooks hold their default parameters", "leave out --measure")
-    if only is not None and start is not None:
-        raise BadInput("--only", "cannot be combined with --from", "give one of the two")
-    chain = read_chain(root)
-    forced = {n.name for n in chain} if force else set()
-    if only is not None:
-        chain = [_named(chain, only, "--only")]
-        forced = {chain[0].name}
-        if measure and "measure" not in chain[0].parameters:
-            raise BadInput("--measure", f"{chain[0].name} measures nothing", "leave it out")
-    elif start is not None:
-        chain = chain[chain.index(_named(chain, start, "--from")) :]
-        forced = {n.name for n in chain}
-    book = _Book(root, measure, refresh)
+    chain = chosen(root, only, start, measure)
+    forced = {n.name for n in chain} if force or only is not None or start is not None else set()
+    book = Book(root, measure, refresh)
     for place, notebook in enumerate(chain, 1):
         book.bring_up_to_date(notebook, notebook.name in forced, f"[{place}/{len(chain)}]")
     return 0
+
+
+def chosen(root: Path, only: str | None, start: str | None, measure: bool) -> list[Notebook]:
+    """Returns the notebooks that are named: one by `only`, one and all behind it by `start`, or else every one.
+
+    Raises:
+        BadInput: both are given, one names no notebook, or the only one is to measure and cannot.
+    """
+    if only is not None and start is not None:
+        raise BadInput("--only", "cannot be combined with --from", "give one of the two")
+    chain = read_chain(root)
+    if start is not None:
+        return chain[chain.index(_named(chain, start, "--from")) :]
+    if only is None:
+        return chain
+    notebook = _named(chain, only, "--only")
+    if measure and not notebook.measures:
+        raise BadInput("--measure", f"{notebook.name} measures nothing", "leave it out")
+    return [notebook]
 
 
 def find_root(start: Path | None = None) -> Path:
@@ -138,8 +156,14 @@ def read_chain(root: Path) -> list[Notebook]:
     return [_read_notebook(p) for p in paths]
 
 
-class _Book:
-    """The state of one run: the results of earlier runs, and the files that this one has written."""
+class Book:
+    """The state of one run: the results of earlier runs, and the files that this one has written.
+
+    Args:
+        root: the repository.
+        measure: hand `measure=True` to every notebook that has that parameter.
+        refresh: copy each executed notebook back to notebooks/.
+    """
 
     def __init__(self, root: Path, measure: bool, refresh: bool) -> None:
         self.root, self.measure, self.refresh = root, measure, refresh
@@ -149,7 +173,8 @@ class _Book:
         self.written: set[Path] = set()
 
     def bring_up_to_date(self, notebook: Notebook, forced: bool, place: str) -> None:
-        parameters = {"measure": True} if self.measure and "measure" in notebook.parameters else {}
+        """Runs a notebook that is stale or `forced`; `place` stands before its name in the line that is printed."""
+        parameters = {"measure": True} if self.measure and notebook.measures else {}
         outputs = _files(self.root, notebook.outputs)
         inputs = _files(self.root, notebook.inputs) - outputs
         parts = (notebook.source, json.dumps(parameters), self.code, _digest(self.root, inputs))
@@ -160,6 +185,18 @@ class _Book:
             self._run(notebook, parameters, digest, place)
         if self.refresh:
             _refresh(self.folder / notebook.path.name, notebook.path)
+
+    def has_measured(self, notebook: Notebook, card: str) -> bool:
+        """Returns whether a notebook, as it is now, has measured all of its subject on this kind of card."""
+        return bool(self.state.get(MEASURED, {}).get(notebook.name) == self._mark(notebook, card))
+
+    def mark_measured(self, notebook: Notebook, card: str) -> None:
+        """Notes that it has."""
+        self.state.setdefault(MEASURED, {})[notebook.name] = self._mark(notebook, card)
+        self._save()
+
+    def _mark(self, notebook: Notebook, card: str) -> str:
+        return hashlib.sha256("\n".join((notebook.source, self.code, card)).encode()).hexdigest()
 
     def _is_fresh(self, notebook: Notebook, digest: str) -> bool:
         before = self.state.get(notebook.name, {})
@@ -257,6 +294,7 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
 
     with named_failures(copy.parent):
         copy.parent.mkdir(parents=True, exist_ok=True)
+    left = time_left()
     bar = {"desc": f"{place} {notebook.name}", "leave": False} if sys.stderr.isatty() else False
     try:
         with _environment():
@@ -267,14 +305,19 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
                 kernel_name="python3",
                 progress_bar=bar,
                 cwd=notebook.path.parent,
+                execution_timeout=None if math.isinf(left) else int(left + GRACE),
                 # The kernel would warn that localhost is not encrypted, and call the interrupt before its end an error.
                 extra_arguments=["--log-level=CRITICAL"],
             )
         return
     except PapermillExecutionError as error:
         why = next(iter((error.evalue or "").strip().splitlines()), "")
+        if error.ename == LeftForLater.__name__:
+            raise LeftForLater(notebook.path, why.removesuffix(f"; {LeftForLater.REMEDY}")) from None
         problem = f"cell [{error.exec_count}] failed: {error.ename}: {why}"
     except (NoSuchKernel, RuntimeError, TimeoutError) as error:
+        if isinstance(error, TimeoutError) and not time_left():
+            raise LeftForLater(notebook.path, "its time was over while it measured") from None
         problem = f"its kernel failed: {first_line(error)}"
     executed = f"{copy.parent.parent.name}/{copy.parent.name}/{copy.name}"
     raise BadInput(notebook.path, problem, f"open {executed}, mend the cause and run the same command: it resumes here")

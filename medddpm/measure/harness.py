@@ -1,9 +1,10 @@
 """Runs the measuring programs of jobs whose results, a file each, are missing.
 
-A job names its need of the machine. A *ready* program times something: the programs of a wave are started together, so
-that imports, tracing and code generation overlap; once all have reported that they are ready (`ready.rounds`), they go
-one at a time, so that every timing, and every choice by time, has card and host alone. A program that needs the card
-*alone* is the only one from its start to its end. *Queued* programs, trainings, take a card each.
+A job names its need of the machine. A *ready* program times something: the programs of a wave prepare beside each
+other, so that imports, tracing and code generation overlap; once all have reported that they are ready
+(`ready.rounds`), they go one at a time, so that every timing, and every choice by time, has card and host alone. A
+program that needs the card *alone* is the only one from its start to its end. *Queued* programs, trainings, take a card
+each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 from medddpm.measure import programs
+from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.measure.ready import HARNESS
 from medddpm.measure.store import Store
 from medddpm.runtime.signals import ended_by_sigterm
@@ -56,7 +58,10 @@ class Job:
         gib: device memory that a ready program holds at most before it is told to go, and between rounds; no program
             prepares beside one whose `gib` is infinite.
         rounds: how often the result is measured; programs of a wave take turns. The program learns the round's number.
-        expected: seconds that a queued program should take for this result; longer where earlier ones took longer.
+        group: of ready programs with several rounds; a group that fits the card's memory is a wave of its own, so that
+            all of it takes turns, however many cores there are.
+        expected: seconds that a queued program, or one alone, should take for this result; longer where earlier ones
+            took longer. 0 is unknown: as long as the longest before it.
         describe: describes a result for its progress line.
         problem: returns why the program failed; empty if it did not. Raises `BadInput` if no job can be measured.
     """
@@ -69,6 +74,7 @@ class Job:
     limit: float = math.inf
     gib: float = math.inf
     rounds: int = 1
+    group: str = ""
     expected: float = 0.0
     describe: Callable[[dict[str, Any]], str] = lambda _: "done"
     problem: Callable[[subprocess.CompletedProcess[str]], str] = programs.problem
@@ -102,24 +108,30 @@ def run(
         jobs: in their order.
         store: keeps the results and writes the tables.
         again: whether existing results are measured anew.
-        device: "auto", "cuda" or "cpu"; ready programs hold at most half of its memory together.
+        device: "auto", "cuda" or "cpu"; ready programs hold at most two thirds of its memory together.
         cards: the cards of queued programs, as CUDA_VISIBLE_DEVICES names them; None leaves the variable alone.
-        seconds: that this call has; a queued program that is not expected to end within them is not started, and its
-            jobs are left for a later call.
+        seconds: that this call has, besides those of `lease.time_left`; a program that is not expected to end within
+            them is not started, and its jobs are left for a later call. Ready programs are expected to take as long as
+            those before them did on average, and a group is begun as a whole or not at all.
 
     Returns:
         the number of jobs that failed; stderr names each, and the others are measured all the same.
 
     Raises:
         BadInput: a table cannot be written, another process measures there, or nothing was measured.
+        LeftForLater: the time of the environment's lease was too short for all; the results so far are in the store.
     """
+    left = time_left()
     store.check()
     with store.alone(), ended_by_sigterm():
-        call = _Call(jobs, store, again, list(cards), _room(device), seconds)
+        call = _Call(jobs, store, again, list(cards), _room(device), min(seconds, left))
         try:
             call.work()
         finally:  # what was measured before an interruption counts
             store.collect()
+    if call.late and left < seconds:
+        of = sum(job.rounds for job in jobs)
+        raise LeftForLater(store.out, f"{call.late} of {of} results are left for a later call")
     store.tell()
     return len(call.failed)
 
@@ -136,6 +148,7 @@ class _Program:
         self.limit = sum(job.limit for job in self.jobs)
         self.expected = sum(job.expected for job in self.jobs)
         self.rounds = sorted({number for _, number in self.missing})
+        self.group = self.jobs[0].group if self.rounds[-1] > 1 else ""
 
 
 def _programs(missing: Iterable[tuple[Job, int]]) -> list[_Program]:
@@ -209,8 +222,11 @@ class _Call:
     failed: set[str] = field(default_factory=set)
     began: float = field(default_factory=time.monotonic)
     slowness: float = 1.0  # the largest ratio of the time that a queued program took to the expected one
+    longest: float = 0.0  # that a program took of which nothing was expected
+    waves: list[tuple[float, int]] = field(default_factory=list)  # the time that each wave took, and its programs
     measured: int = 0
     left: int = 0
+    late: int = 0  # results that were left for a later call
 
     def work(self) -> None:
         """Measures the missing rounds."""
@@ -274,25 +290,35 @@ class _Call:
     # needs
 
     def _waves(self, waiting: list[_Program]) -> None:
-        """Runs ready programs, as many at once as there are cores and as memory allows."""
+        """Runs ready programs, as many at once as memory allows: a group, or programs of none up to a core each."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         while waiting:
             wave = [waiting.pop(0)]
-            while waiting and len(wave) < cores:
+            while waiting and waiting[0].group == wave[0].group and (wave[0].group or len(wave) < cores):
                 memory = sum(program.gib for program in (*wave, waiting[0]))
                 if memory > self.room or math.isinf(memory):
                     break
                 wave.append(waiting.pop(0))
-            waiting[:0] = self._wave(wave)
+            late = self._late(wave)
+            self._leave(late)
+            if wave := [program for program in wave if program not in late]:
+                began = time.monotonic()
+                waiting[:0] = self._wave(wave, cores)
+                self.waves.append((time.monotonic() - began, len(wave)))
 
-    def _wave(self, wave: Sequence[_Program]) -> list[_Program]:
-        """Starts programs together and lets them go one at a time; returns programs for the rounds behind a failure."""
+    def _wave(self, wave: Sequence[_Program], cores: int) -> list[_Program]:
+        """Prepares programs, then lets them go one at a time; returns programs for the rounds behind a failure."""
         running: list[_Running] = []
         again: list[_Program] = []
+        to_start = list(wave)
         with self._ended(running):
-            for program in wave:
-                running.append(self._start(program))
-            while preparing := [run for run in running if not run.is_ready and not run.has_ended]:
+            while True:
+                preparing = [run for run in running if not run.is_ready and not run.has_ended]
+                while to_start and len(preparing) < cores:
+                    running.append(self._start(to_start.pop(0)))
+                    preparing.append(running[-1])
+                if not preparing:
+                    break
                 self._hear(preparing)
             for run in [run for run in running if not run.is_ready]:
                 running.remove(run)
@@ -344,20 +370,34 @@ class _Call:
                 for card, run in list(running.items()):
                     run.give_up()
                     if run.has_ended:
+                        took = time.monotonic() - run.since
                         if expected := run.program.expected:
-                            took = time.monotonic() - run.since
                             self.slowness = max(self.slowness, took / expected)
+                        else:
+                            self.longest = max(self.longest, took)
                         del running[card]
                         waiting[:0] = self._finish(run)
 
     def _in_time(self, waiting: list[_Program]) -> list[_Program]:
-        """Returns the queued programs that are expected to end in time; the others are left for a later call."""
+        """Returns the programs that are expected to end in time; the others are left for a later call."""
         left = self.began + self.seconds - time.monotonic()
-        late = [program for program in waiting if program.expected * self.slowness > left]
-        for job, number in (pair for program in late for pair in program.missing):
-            self.left -= 1
-            self._say(job, number, "left for a later call")
+        late = [program for program in waiting if (program.expected * self.slowness or self.longest) > left]
+        self._leave(late)
         return [program for program in waiting if program not in late]
+
+    def _late(self, wave: Sequence[_Program]) -> Sequence[_Program]:
+        """Returns the programs of a wave that are not expected to end in time: its last ones, or all of a group."""
+        left = self.began + self.seconds - time.monotonic()
+        each = sum(took for took, _ in self.waves) / max(1, sum(number for _, number in self.waves))
+        if len(wave) * each <= left:
+            return []
+        return wave if wave[0].group else wave[max(0, int(left / each) if each else 0) :]
+
+    def _leave(self, programs: Sequence[_Program]) -> None:
+        for job, number in (pair for program in programs for pair in program.missing):
+            self.left -= 1
+            self.late += 1
+            self._say(job, number, "left for a later call")
 
     # results
 
@@ -417,10 +457,10 @@ def _file() -> IO[bytes]:
 
 
 def _room(device: str) -> float:
-    """Returns half of the card's memory in GiB; infinite on a CPU."""
+    """Returns two thirds of the card's memory in GiB, the rest being a timed program's; infinite on a CPU."""
     import torch  # not for a dry run, which can do without
 
     if device == "cpu" or not torch.cuda.is_available():
         return math.inf
     index = torch.device("cuda" if device == "auto" else device).index
-    return torch.cuda.get_device_properties(index or 0).total_memory / GIB / 2
+    return torch.cuda.get_device_properties(index or 0).total_memory / GIB * 2 / 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import IO, Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.machine import of_machine
+from medddpm.measure.machine import now, of_machine
 from medddpm.measure.ready import round_path
 from medddpm.measure.schemas import Schema
 from medddpm.measure.tables import check_table, meta_path, read_meta, table_file, write_table
@@ -22,6 +23,8 @@ from medddpm.runtime.locks import locked
 
 ONE_RUN = ("gpu", "driver", "cudnn", "torch", "commit")
 """The fields of a machine that results must have in common to stand in one table."""
+CALLS = "calls"
+"""In a table's description: the seconds that each call took which measured a row of it, by when the call began."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Store:
     write: Callable[[Store], object] | None = None
     failed: dict[str, str] = field(default_factory=dict)
     _locked: bool = False
+    _measured: bool = False
 
     @property
     def out(self) -> Path:
@@ -88,6 +92,11 @@ class Store:
     def run(self) -> dict[str, Any]:
         """The card, versions and commit that the results of a run have in common."""
         return {name: self.meta[name] for name in ONE_RUN}
+
+    @functools.cached_property
+    def _clock(self) -> tuple[str, float]:
+        """When this call began: the date, and by the clock that measures it, s."""
+        return now(), time.monotonic()
 
     def path(self, key: str, number: int = 1) -> Path:
         """Returns the file of a result, in a round."""
@@ -130,6 +139,7 @@ class Store:
             return False
         known = {"key": key, "title": title, "command": self.meta.get("command"), "machine": of_machine(self.meta)}
         write_json(path, {**result, **known, "run": self.run})
+        self._measured = True
         return True
 
     def results(self) -> list[dict[str, Any]]:
@@ -143,6 +153,7 @@ class Store:
             BadInput: one cannot, or a table would replace one that this package did not write or that has other
                 columns: each command has a table of its own.
         """
+        _ = self._clock
         for table in self.tables:
             check_table(table.out)
         for table in self.tables:
@@ -186,13 +197,17 @@ class Store:
         return result if result.get("run") == self.run else None
 
     def _description(self, table: Table, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Returns the description of a table: the machine, the commands that measured rows, and the failures."""
+        """Returns the description of a table: the machine, commands, the seconds of each call, and the failures."""
         commands = dict.fromkeys(str(result.get("command")) for result in results)
         measured = {result.get("title") for result in results}
         former = self._former(table.out)
-        before = former.get("failed", {}) if self._is_this_run(former) else {}
-        failed = {title: why for title, why in before.items() if title not in measured}
-        return {**self.meta, "command": "; ".join(commands), "failed": failed | self.failed}
+        before = former if self._is_this_run(former) else {}
+        failed = {title: why for title, why in before.get("failed", {}).items() if title not in measured}
+        calls = dict(before.get(CALLS, {}))
+        if self._measured:
+            date, began = self._clock
+            calls[date] = round(time.monotonic() - began, 1)
+        return {**self.meta, "command": "; ".join(commands), CALLS: calls, "failed": failed | self.failed}
 
     def _put(self, table: Table, rows: pd.DataFrame, meta: Mapping[str, Any]) -> None:
         """Writes a table. First renames a table of another run that stands in its place, and prints the new name."""

@@ -32,8 +32,8 @@ class Tool:
         search: whether cuDNN times its algorithms and takes the fastest (`torch.backends.cudnn.benchmark`).
         fused_adam: whether the update is one kernel, ready for a graph; otherwise PyTorch's default Adam.
         graph: whether a step is one CUDA graph.
-        untouched: whether nothing is set, and `switches` gives the name alone. PyTorch then rounds the operands of
-            cuDNN's convolutions to TF32, and not those of matrix products.
+        untouched: whether nothing is set, and `switches` gives the name and, for a reader, the features alone. PyTorch
+            then rounds the operands of cuDNN's convolutions to TF32, and not those of matrix products.
         halved: whether weights and inputs are BF16 themselves, as inference may have them: a rival in the forward pass.
         reader: the function that a reader calls: "accelerate", in an ordinary loop, or "graphed_step"; empty for other
             tools, whose graph, if any, is the measuring program's own.
@@ -112,7 +112,7 @@ class Tool:
             if self.search:
                 stack.enter_context(searching())
             if self.reader:
-                accelerate(network, graph="auto", report=None)
+                accelerate(network, only=self.switches.features, graph="auto", report=None)
                 stack.callback(restore, network)
             elif not self.graph:
                 stack.enter_context(cuda_graphs.off())

@@ -12,6 +12,7 @@ import pandas as pd
 from medddpm.errors import BadInput
 from medddpm.measure.store import Store, Table
 from medddpm.measure.tools import Tool
+from study.bench import leases
 from study.bench.networks import NETWORKS, flops
 from study.bench.settings import BENCH_SETTINGS
 from study.bench.worker import Case, digest
@@ -82,10 +83,11 @@ def _limits(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def publish(out: Path, folder: Path) -> list[Path]:
     """Copies the table at `out`, its ceilings and their descriptions into a machine's records; returns their paths.
 
-    Recorded rows that were not measured again stay, with their date, versions and commit.
+    Recorded rows that were not measured again stay, with their date, versions and commit; the anchor's rows of other
+    leases stay too (`study.bench.leases`).
     """
     copies = publishing.copied([out.with_name(CEILINGS_TABLE)], folder)
-    return [*publishing.joined(out, folder, schemas.BENCH, KEY, _sorted), *copies]
+    return [*publishing.joined(out, folder, schemas.BENCH, KEY, _sorted), *leases.publish(out, folder), *copies]
 
 
 def report_key(network: str, setting: str) -> str:

@@ -23,7 +23,9 @@ from study.bench.settings import BASE, BY_SLUG, SAMPLED, default_settings
 from study.bench.worker import MEASURES, REFERENCE, Case
 
 LARGEST_BESIDE = 128  # side of volumes; other programs wait beside steps up to this size
-PREPARED = 4.0  # GiB that a program holds before it goes: CUDA's context, libraries, the largest network, its batch
+PREPARED = 3.0
+"""GiB that a program holds at most before it goes. A choice: a process that has just begun takes one (two took 1.95 in
+the H200's `endurance.csv`), and the largest network's weights, gradients and BF16 copies another."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,12 @@ def measure_rows(
             network takes no such volumes, or nothing was measured.
     """
     folder = rows_folder(out)
-    jobs = [_ceilings(options, folder), *_references(rows, options, folder)]
-    jobs += [_job(row, measure, options, folder) for row in rows for measure in row.measures]
+    of_case: dict[Case, list[Job]] = {}
+    for row in rows:
+        of_case.setdefault(row.case, []).extend(_job(row, measure, options, folder) for measure in row.measures)
+    jobs = [_ceilings(options, folder)]
+    for case, its_jobs in of_case.items():
+        jobs += [*_references(case, options, folder), *its_jobs]
     if dry_run:
         return harness.show(jobs)
     store = Store(folder, machine_meta(command, options.device), tables(out))
@@ -136,8 +142,9 @@ def measure_rows(
     check_width(store, {row.case.channels for row in rows})
     check_fits((row.case.network, row.case.side, row.case.channels) for row in rows)
     with store.alone():
-        for case in dict.fromkeys(row.case for row in rows):
-            check_reference(store, case)
+        for case, its_jobs in of_case.items():
+            if options.again or any(store.lacks(job.key, n) for job in its_jobs for n in range(1, job.rounds + 1)):
+                check_reference(store, case)
         return harness.run(jobs, store, again=options.again, device=options.device)
 
 
@@ -161,12 +168,13 @@ def _job(row: Row, measure: str, options: Options, folder: Path) -> Job:
         limit=options.seconds,
         gib=_gib(row.case),
         rounds=options.rounds,
+        group=row.case.key,
         describe=_time,
     )
 
 
-def _references(rows: Sequence[Row], options: Options, folder: Path) -> list[Job]:
-    """Returns the jobs of BASE's output and gradient of each case, from which distances are measured."""
+def _references(case: Case, options: Options, folder: Path) -> list[Job]:
+    """Returns the job of BASE's output and gradient of a case, from which distances are measured."""
     return [
         Job(
             key=case.reference_key,
@@ -177,7 +185,6 @@ def _references(rows: Sequence[Row], options: Options, folder: Path) -> list[Job
             limit=options.seconds,
             gib=_gib(case),
         )
-        for case in dict.fromkeys(row.case for row in rows)
     ]
 
 

@@ -31,6 +31,7 @@ _grown = [
     for place, (_, name, change) in enumerate(_ADDED)
 ]
 _called = {"untouched": True, "search": True, "fused_adam": True}
+_portable = replace(switches.FAST, features=frozenset(_features))  # without "hopper": as on any card from 8.0 on
 _tf32 = replace(switches.FAST, precision="tf32")
 BASE = Tool(switches.BASE, "FP32, as published")
 LADDER = (
@@ -51,6 +52,10 @@ BESIDE = (
     like(switches.FAST, "accelerate", "accelerate, in an ordinary loop", reader="accelerate", **_called),
     like(switches.FAST, "graphed_step", "accelerate and graphed_step", reader="graphed_step", **_called),
     *(
+        like(_portable, f"{reader} portable", f"{reader}, no card's own kernels", reader=reader, **_called)
+        for reader in ("accelerate", "graphed_step")
+    ),
+    *(
         like(switches.FAST, f"FAST {name}", f"FAST, torch.compile, {how}", compiled=mode, search=True, fused_adam=True)
         for name, how, mode in (
             ("compile", "cudnn.benchmark", "default"),
@@ -58,7 +63,11 @@ BESIDE = (
         )
     ),
 )
-"""Settings the ladder is compared with; the last two compile the accelerated network, the fast path's kernels in it."""
+"""Settings the ladder is compared with.
+
+The portable ones have the kernels that run on every card of compute capability 8.0 or more, on Hopper's too; "+ casts"
+of the ladder is FAST with these. The last two compile the accelerated network, the fast path's kernels in it.
+"""
 BENCH_SETTINGS: Mapping[str, Tool] = MappingProxyType(
     {s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS, *CAPTURED, *INFERENCE)}
 )

@@ -7,7 +7,6 @@ it was made.
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ import pandas as pd
 from medddpm.errors import BadInput
 from medddpm.measure.store import Store
 from medddpm.measure.tables import table_of, write_table
-from medddpm.runtime.files import LARGEST_JSON, opened, read_json, write_json
+from medddpm.runtime.files import LARGEST_JSON, read_json, write_json
 from study.brains.arms import ARMS, Training
 from study.brains.trainer import RESULT
 from study.records import schemas_brains as schemas
+from study.records.packing import packed
 
 TABLE = "trainings.csv"
 SHOWN = (0.05, 1.0, 5.0, 20.0)  # of `RATIOS`, in the summary
@@ -56,7 +56,7 @@ def take(source: Path, folder: Path) -> int:
     """Takes results of earlier calls into a store's folder, where it lacks them; returns their number.
 
     Args:
-        source: a tar of `study.brains.packing.pack`, or a folder of such tars or of results.
+        source: a tar of `study.brains.packing`, or a folder of such tars or of results.
         folder: the store's.
 
     Raises:
@@ -156,16 +156,13 @@ def _results_of(source: Path) -> Iterator[dict[str, Any]]:
         for path in sorted(source.glob(f"*/{RESULT}")):
             if (result := _sound(read_json(path, _NOT_READ))) is not None:
                 yield result
-    for path in sorted(source.glob("*.tar")) if source.is_dir() else [source]:
+    for _, content in packed(source, lambda name: name.endswith(f"/{RESULT}"), LARGEST_JSON, _NOT_READ):
         try:
-            with opened(path) as stream, tarfile.open(fileobj=stream) as archive:
-                for entry in archive:
-                    if entry.isfile() and entry.name.endswith(f"/{RESULT}") and entry.size <= LARGEST_JSON:
-                        content = archive.extractfile(entry)
-                        if content and (result := _sound(json.loads(content.read()))) is not None:
-                            yield result
-        except (OSError, tarfile.TarError, ValueError):
-            raise BadInput(path, "it cannot be read as a tar of results", _NOT_READ) from None
+            result = _sound(json.loads(content))
+        except ValueError:
+            raise BadInput(source, "it holds a result that is not JSON", _NOT_READ) from None
+        if result is not None:
+            yield result
 
 
 def _sound(result: Any) -> dict[str, Any] | None:

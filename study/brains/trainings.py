@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medddpm.errors import BadInput
 from medddpm.measure import harness
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
@@ -23,6 +22,7 @@ from study.brains.arms import Training
 from study.brains.packing import pack
 from study.brains.plans import expected, progress
 from study.brains.training_results import TABLE, collect, key_of, lacking, read_results, summary, take
+from study.records.packing import check_name
 
 DATA = "data"  # the folder of the heads, in the store's
 
@@ -66,8 +66,7 @@ def make(
     cards = visible_gpus(device, gpus)
     check_table(out / TABLE)
     if packed is not None:
-        if packed.suffix != ".tar":
-            raise BadInput(packed, "its name does not end in .tar", "name it so")
+        check_name(packed)
         check_output(packed, results, force=True)
     store = Store(out, machine_meta(command, device), write=lambda store: _collect(store, packed))
     with store.alone():

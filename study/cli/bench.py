@@ -24,6 +24,7 @@ def add_bench(commands: Commands[Parser]) -> None:
         python -m study bench --opponents --measure step --out bench.csv       also PyTorch's own tools at their best
         python -m study bench --setting fast --measure sample --batch 4 --out bench.csv
         python -m study bench --network nnunet-plain,monai-unet --out bench.csv    others' networks, tools and fast
+        python -m study bench --network monai-unet --measure step --rounds 2 --out bench.csv   its rows by turns, twice
         python -m study bench --measure step --setting base,fast --size 16 --channels 32 --device cpu --out toy.csv
         """,
         resumes=True,
@@ -34,7 +35,9 @@ def add_bench(commands: Commands[Parser]) -> None:
         help="which settings to time. The paper's: base, opt1, opt2, opt12. From opt12 to fast, each with one change "
         "more: autocast-channels-last, graph, norm, upsampling, residual, edges, attention, casts, fast. The fast path "
         "otherwise: fast-eager has no CUDA graph, fast-tf32 has TF32 instead of BF16, accelerate and graphed-step are "
-        "called from an ordinary training loop, fast-compile and fast-reduce-overhead are under torch.compile. The "
+        "called from an ordinary training loop, accelerate-portable and graphed-step-portable (and casts, beside fast) "
+        "do without the kernels of one generation of cards, fast-compile and fast-reduce-overhead are under "
+        "torch.compile. The "
         "ordinary tools, PyTorch's own: pytorch, cudnn-benchmark, autocast, autocast-benchmark, compile, "
         "compile-benchmark, reduce-overhead, max-autotune, and in the other memory layout autocast-channels-last, "
         "compile-channels-last, autocast-benchmark-channels-last, compile-benchmark-channels-last, "
@@ -69,8 +72,8 @@ def add_bench(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     command.add_argument(
         "--rounds", type=whole(1), default=1, metavar="N",
-        help="measure all rows N times, one row after another, and join each row's samples: for steps that wait for "
-        "the host, which is faster at one minute than at another (1)",
+        help="measure all rows of a network N times, one row after another, and join each row's samples: a host or a "
+        "card is faster at one minute than at another (1)",
     )  # fmt: skip
     command.add_argument(
         "--all-samples", action="store_true", help="draw volumes under every setting, not only base and fast"

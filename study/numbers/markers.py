@@ -19,7 +19,8 @@ from study.numbers import ages
 
 PAGES = ("README.md", "site/*.md", "notebooks/00_summary.ipynb")
 TOPICS = (
-    "ages", "bench", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step", "starts",
+    "ages", "artifact", "bench", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step",
+    "starts",
 )  # fmt: skip
 
 _MARKER = re.compile(r"<!--=(.*?)(-->|$)", re.MULTILINE)
@@ -125,4 +126,8 @@ def _table(between: str, rows: list[str], where: str) -> str:
     lines = between.strip("\n").splitlines()
     if len(lines) < 2 or not between.startswith("\n") or not re.fullmatch(r"[|: -]+", lines[1]):
         raise BadInput(where, "no table between the markers", "put the markers on lines around one with its header")
+    cells = {line.count("|") - line.count(r"\|") for line in rows}
+    if cells != {lines[0].count("|")}:
+        problem = f"rows of {' or '.join(str(number - 1) for number in sorted(cells))} cells under another header"
+        raise BadInput(where, problem, "give the header as many")
     return "\n".join(["", *lines[:2], *rows, ""])

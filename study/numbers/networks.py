@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from study.bench import repeats, sentences, tables
+from study.bench import leases, repeats, sentences, tables
 from study.bench.networks import NETWORKS
 from study.bench.sentences import exact, fully_timed, kind, parts, tool
 from study.bench.settings import BENCH_SETTINGS
@@ -28,8 +28,12 @@ _ANOTHER_HOST = 1 / 6  # hours: rows of one run are measured closer together
 
 
 def rows(root: Path) -> list[str]:
-    """Returns README's table: each network with the best tool's time, and this divided by ours, the most first."""
-    lines = []
+    """Returns README's table: each network with the best tool's time, and this divided by ours, the most first.
+
+    If any row of the record names its host, a last column names the leases that measured the tool and both of ours.
+    """
+    lines, record = [], _compared_record(root)
+    letters = leases.named(record)
     for name, row in _compared(root).sort_values("ratio", ascending=False).iterrows():
         network = NETWORKS[str(name)]
         maker, title, variant = parts(name)
@@ -37,7 +41,9 @@ def rows(root: Path) -> list[str]:
         elsewhere = row["title"].removeprefix(network.title)
         called = f"{maker} `{title}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
         best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
-        lines.append(f"|{called}|{best}|{_ratio(row, 'ratio')}|{_ratio(row, 'step_ratio')}|")
+        measured = tables.rows_of(record, str(name), "step").reindex([row["best"], *_RATIOS])
+        by = f"{leases.of(measured, letters)}|" if len(letters) else ""
+        lines.append(f"|{called}|{best}|{_ratio(row, 'ratio')}|{_ratio(row, 'step_ratio')}|{by}")
     text = "\n".join(lines)
     for words, link in _LINKS.items():
         text = text.replace(words, link, 1)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from medddpm.measure.machine import MACHINE
 from medddpm.measure.schemas import Schema
+from medddpm.measure.store import CALLS
 from medddpm.measure.tables import both_paths, meta_path, read_meta, read_table, table_file, write_table
 from medddpm.runtime.files import opened, replacing
 
@@ -60,7 +61,7 @@ def joined(
             unchanged[name] = str(before[name]) if before.get(name) else None
     commands = dict.fromkeys([*before["command"].split("; "), *meta["command"].split("; ")])
     together: dict[str, Any] = {"command": "; ".join(commands)}
-    for name in ("accelerated", "failed"):
+    for name in ("accelerated", "failed", CALLS):
         if name in meta:
             together[name] = before.get(name, {}) | meta[name]
     # Named as a bench does: network, setting and measure; until 2026 without the last.

@@ -123,7 +123,15 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     }  # fmt: skip
     line = (sys.executable, "-m", "study.throughput.endurance", *programs.options(words))
     line += ("--files",) if options.files else ()
-    job = Job(options.key, options.title, line, Need.ALONE, limit=options.seconds + MARGIN, describe=_describe)
+    job = Job(
+        key=options.key,
+        title=options.title,
+        command=line,
+        need=Need.ALONE,
+        limit=options.seconds + MARGIN,
+        expected=options.seconds,
+        describe=_describe,
+    )
     if dry_run:
         return harness.show([job])
     check_cube(options.side, options.channels)

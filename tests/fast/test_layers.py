@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.networks import check_near, distance, passed, volume
+from helpers.networks import beyond, check_near, distance, distances, passed, volume
 from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Weight, cast
 from medddpm.fast.kernels.layout import channels_last
 from medddpm.fast.layers import convolve
-from medddpm.fast.patch import accelerate, restore
+from medddpm.fast.patch import FEATURES, accelerate, restore
 
 
 def same_as_before(model: nn.Module, *args: Tensor) -> None:
@@ -217,6 +217,28 @@ class TwoFirst(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.straight(x), self.strided(x)
+
+
+@pytest.mark.gpu(kernels=True)
+def test_the_kernels_of_any_card_agree_with_float64_where_the_card_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a size that fills the card, at which Hopper's kernels would be used; no farther than twice autocast."""
+    from medddpm.fast.kernels import conv3d
+
+    if conv3d.GLUON:
+        monkeypatch.setattr(conv3d.on_hopper, "takes", lambda *_: pytest.fail("Hopper's kernels were asked"))
+    torch.manual_seed(0)
+    layers = [nn.Conv3d(1, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.SiLU(), nn.Conv3d(64, 64, 3, padding=1)]
+    network = nn.Sequential(*layers, nn.Conv3d(64, 1, 3, padding=1)).cuda()
+    x = volume(1, 1, 64, 64, 64).cuda()
+    outputs, gradients = passed(copy.deepcopy(network).double(), x.double())
+    with torch.autocast("cuda", torch.bfloat16):
+        usual_outputs, usual_gradients = passed(network, x)
+    accelerate(network, only=set(FEATURES) - {"hopper"}, report=None)
+    for _ in range(4):  # the third call captures its graphs
+        fast_outputs, fast_gradients = passed(network, x)
+    assert distance(fast_outputs[0], outputs[0]) < 2 * distance(usual_outputs[0], outputs[0])
+    found, usual = (distances(each, gradients, 1e-2) for each in (fast_gradients, usual_gradients))
+    assert beyond(found, usual, 2) == []
 
 
 @pytest.mark.gpu

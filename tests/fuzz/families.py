@@ -36,7 +36,7 @@ from medddpm.training.config import TrainConfig
 from medddpm.training.release import training_of
 from medddpm.training.run_folder import read_run
 from medddpm.unet import RECOMPUTED, UNet3D
-from study.book import _Book
+from study.book import Book
 from study.records import schemas
 
 ROWS = 3
@@ -237,7 +237,7 @@ def _json(content: Mapping[str, Any]) -> st.SearchStrategy[bytes]:
 
 
 def _read_state(path: Path) -> None:
-    book = object.__new__(_Book)
+    book = object.__new__(Book)
     book.root, book.folder = path.parent, path.parent
     state = book._load()
     for name in ("01_train", "x"):

@@ -7,12 +7,13 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ import pytest
 
 from medddpm.errors import BadInput
 from medddpm.measure import harness
+from medddpm.measure import store as store_module
 from medddpm.measure.harness import Job, Need
+from medddpm.measure.lease import UNTIL, LeftForLater
 from medddpm.measure.schemas import Column, Schema
 from medddpm.measure.store import Store, Table
 from medddpm.measure.tables import read_meta, read_table
@@ -129,6 +132,53 @@ def test_rounds_alternate(tmp_path: Path, store: Store) -> None:
     gone = [line for line in order(tmp_path) if "go" in line]
     assert gone == ["a go1", "b go1", "a go2", "b go2"]
     assert read_table(tmp_path / "t.csv", SCHEMA)["value"].tolist() == [2.0, 1.0, 2.0, 1.0]
+
+
+def test_a_group_takes_turns_as_a_whole_though_it_has_more_programs_than_cores(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_room", lambda _device: 6.0)
+    groups = {"one": "abcdef", "two": "gh"}
+    jobs = [job(store, name, rounds=2, group=group) for group, names in groups.items() for name in names]
+    assert harness.run([job(store, "alone", group="one"), *jobs], store, device="cpu") == 0
+    lines = order(tmp_path)
+    gone = [line for line in lines if "go" in line]
+    turns = [f"{name} go{number}" for names in groups.values() for number in (1, 2) for name in names]
+    assert gone == ["alone go1", *turns], "one round is no turn, and a group begins its own wave"
+    preparing = {line[0] for line in lines[lines.index("alone end") + 1 :][:CORES]}
+    assert preparing == set("abcd"), "no more prepare at once than there are cores"
+    for name in "abcdef":
+        assert lines.index(f"{name} begin") < lines.index("a go1") < lines.index(f"{name} end")
+
+
+def test_a_group_that_exceeds_the_memory_takes_turns_in_parts(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_room", lambda _device: 2.0)
+    assert harness.run([job(store, name, rounds=2, group="one") for name in "abc"], store, device="cpu") == 0
+    gone = [line for line in order(tmp_path) if "go" in line]
+    assert gone == ["a go1", "b go1", "a go2", "b go2", "c go1", "c go2"]
+
+
+def test_a_description_says_how_long_each_call_took_that_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dates = iter(["first", "second", "third", "fourth"])
+    monkeypatch.setattr(store_module, "now", lambda: next(dates))
+
+    def calls(names: str, **meta: str) -> dict[str, float]:
+        store = a_store(tmp_path, **meta)
+        assert harness.run([job(store, name) for name in names], store, device="cpu") == 0
+        known: dict[str, float] = read_meta(tmp_path / "t.csv")["calls"]
+        assert min(known.values()) > 0.2, "its programs sleep as long"
+        return known
+
+    first = calls("a")
+    assert list(first) == ["first"]
+    second = calls("ab")
+    assert (list(second), second["first"]) == (["first", "second"], first["first"])
+    assert calls("ab") == second, "a call that measures nothing took no time of the table's"
+    assert list(calls("ab", commit="another")) == ["fourth"]
 
 
 def test_a_wave_is_as_large_as_cores_and_memory_allow(
@@ -340,6 +390,56 @@ def test_what_took_longer_than_expected_is_expected_to_do_so_again(store: Store)
     jobs.append(job(store, "c", need=Need.QUEUE, expected=100.0))
     assert harness.run(jobs, store, device="cpu", seconds=9e4) == 0, "a takes 0.3 s, 3 000 times what was expected"
     assert [store.lacks(name) for name in "abc"] == [False, False, True]
+
+
+@pytest.fixture
+def lease(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets how many seconds the environment's lease has left."""
+    return lambda seconds: monkeypatch.setenv(UNTIL, str(time.time() + seconds))
+
+
+@pytest.mark.parametrize("need", Need)
+def test_a_lease_that_is_over_leaves_everything_for_later(store: Store, lease, need: Need) -> None:
+    lease(-1)
+    with pytest.raises(LeftForLater, match="2 of 2 results are left for a later call"):
+        harness.run([job(store, name, need=need) for name in "ab"], store, device="cpu")
+    lease(1000)
+    assert harness.run([job(store, name, need=need) for name in "ab"], store, device="cpu") == 0
+
+
+def test_what_took_longest_is_expected_of_a_program_alone(store: Store) -> None:
+    jobs = [job(store, "a", need=Need.ALONE), job(store, "b", need=Need.ALONE, expected=0.5)]
+    store.check()
+    call = harness._Call(jobs, store, False, [None], math.inf, 500.0, longest=1000.0)
+    call.work()
+    assert (call.late, store.lacks("a"), store.lacks("b")) == (1, True, False)
+
+
+def test_a_group_is_measured_in_one_lease_or_not_begun(store: Store) -> None:
+    """Ready programs are expected to take what those before them took on average."""
+    groups = {"one": "abcd", "two": "ef"}
+    jobs = [job(store, name, rounds=2, group=group) for group, names in groups.items() for name in names]
+    singly = [job(store, name) for name in "xyz"]
+    store.check()
+    call = harness._Call([*jobs, *singly], store, False, [None], math.inf, 1000.0, waves=[(3000.0, 10)])
+    call.work()
+    assert [name for name in "abcdefxyz" if not store.lacks(name)] == [*"efxyz"]
+    assert call.late == 8, "four programs at 300 s each, twice"
+    for name in "efxyz":
+        store.remove(name)
+    call = harness._Call(singly, store, False, [None], math.inf, 700.0, waves=[(3000.0, 10)])
+    call.work()
+    assert [name for name in "xyz" if not store.lacks(name)] == [*"xy"], "without a group as many as there is time for"
+
+
+def test_results_of_another_host_count_and_rows_keep_theirs(tmp_path: Path) -> None:
+    first = a_store(tmp_path / "first", host="h1", card="c1")
+    assert harness.run([job(first, "a")], first, device="cpu") == 0
+    (tmp_path / "second").mkdir()
+    shutil.copytree(first.folder, tmp_path / "second" / "t.rows")
+    second = a_store(tmp_path / "second", host="h2", card="c2")
+    assert harness.run([job(second, name) for name in "ab"], second, device="cpu") == 0
+    assert {result["key"]: result["machine"]["host"] for result in second.results()} == {"a": "h1", "b": "h2"}
 
 
 # an end

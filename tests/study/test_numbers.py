@@ -18,7 +18,7 @@ COMMENT = re.compile(r"<!--.*?-->")
 PAGES = [path for path in markers.pages(ROOT) if "<!--=" in path.read_text(encoding="utf-8")]
 RULES = MarkdownIt("commonmark").enable("table")  # those of MyST and of GitHub
 STEP = "<!--=bench.step_ms(H100, FAST)-->{}<!--=-->"
-TABLE = "<!--=smallest_step.rows()-->\n|card|{}|\n|---|---|\n{}<!--=-->\n"
+TABLE = "<!--=smallest_step.rows()-->\n|card|{}|||||\n|---|---|---|---|---|---|\n{}<!--=-->\n"
 
 
 def generated(text: str) -> str:
@@ -67,7 +67,8 @@ def test_a_number_stands_in_a_sentence_in_bold_and_in_a_cell() -> None:
 def test_a_tables_header_stays_and_its_rows_are_written() -> None:
     page = TABLE.format("as the writer calls it", "|H100|wrong|\n|a row too many|\n")
     written = generated(page)
-    assert written.startswith("<!--=smallest_step.rows()-->\n|card|as the writer calls it|\n|---|---|\n|H100, all|11|")
+    assert written.startswith("<!--=smallest_step.rows()-->\n|card|as the writer calls it|||||\n")
+    assert written.splitlines()[3].startswith("|H100, all|11|")
     assert [line[:6] for line in written.splitlines()[3:]] == ["|H100,"] * 2 + ["|H200,"] * 2 + ["<!--=-"]
     assert generated(written) == written
     html = RULES.render(written)
@@ -99,6 +100,7 @@ def test_a_text_stays_as_it_is_wrapped() -> None:
         (f"- {STEP} ms", "a marker begins a line"),
         ("- it takes\n  " + STEP, "a marker begins a line"),
         ("rows: <!--=smallest_step.rows()--> none <!--=-->", "no table between the markers"),
+        ("<!--=smallest_step.rows()-->\n|a|\n|-|\n<!--=-->", "rows of 6 cells under another header"),
     ],
 )  # fmt: skip
 def test_a_fault_is_one_line_that_names_file_and_line(text: str, said: str) -> None:

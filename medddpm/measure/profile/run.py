@@ -15,6 +15,7 @@ from typing import Any
 
 from medddpm.errors import BadInput
 from medddpm.measure import programs, schemas
+from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.profile import counters, ncu
 from medddpm.measure.profile.ncu_csv import launches_in
@@ -202,6 +203,7 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
 
     Raises:
         CannotMeasure: there is no GPU or ncu here, or its counters are closed.
+        LeftForLater: as `medddpm.measure.harness.run`.
         BadInput: the folder cannot be written, a table that this command did not write stands where one is to go,
             another process measures there, or the network takes no such volumes.
     """
@@ -288,16 +290,22 @@ def _is_there(run: ProfileRun, out: Path) -> bool:
 
 
 def _profile_all(runs: Sequence[ProfileRun], out: Path, python: Interpreter) -> int:
-    failed = 0
+    failed = late = 0
+    longest = 0.0  # s that a run has taken: one of a lent machine's last seconds would be lost
     for place, run in enumerate(runs, 1):
         label = f"[{place}/{len(runs)}] {run.name}"
         if _is_there(run, out):
             print(f"{label}: there already", flush=True)
             continue
+        if (left := time_left()) < longest or not left:
+            late += 1
+            print(f"{label}: left for a later call", flush=True)
+            continue
         print(f"{label} … ", end="", flush=True)
         try:
             launches, seconds = _profiled(run, out / run.table, python)
             print(f"{launches} launches, {seconds:.0f} s", flush=True)
+            longest = max(longest, seconds)
         except ncu.CannotMeasure:
             print("not possible", flush=True)
             raise
@@ -305,6 +313,8 @@ def _profile_all(runs: Sequence[ProfileRun], out: Path, python: Interpreter) -> 
             failed += 1
             print("failed", flush=True)
             print(f"medddpm: {error}", file=sys.stderr, flush=True)
+    if late:
+        raise LeftForLater(out, f"{late} of {len(runs)} profiles are left for a later call")
     return failed
 
 

@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity
 
 from medddpm.cli.main import main
 from medddpm.measure import programs
+from medddpm.measure.lease import LeftForLater
 from medddpm.measure.machine import machine_meta, software
 from medddpm.measure.profile import counters as profile_counters
 from medddpm.measure.profile import ncu, run, trace, worker
@@ -204,6 +205,18 @@ def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(
     assert profile(runs, out) == 0
     assert runs_of(calls) == 7
     assert list(out.glob("*.ncu-rep")) == []
+
+
+def test_a_lease_takes_no_profile_that_it_could_not_end(tmp_path: Path, calls: Path, monkeypatch, capsys) -> None:
+    """As long as the longest before it: what is there costs no time, and a later call makes the rest."""
+    left = iter([1000.0, 3.0])
+    monkeypatch.setattr(run, "time_left", lambda: next(left))
+    monkeypatch.setattr(run.time, "monotonic", itertools.count(0, 5.0).__next__)
+    with pytest.raises(LeftForLater, match="1 of 2 profiles are left for a later call"):
+        profile(windows("BASE", "OPT1"), tmp_path)
+    assert "opt1_window_run1_raw: left for a later call" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert [is_finished(tmp_path / each.table) for each in windows("BASE", "OPT1")] == [True, False]
 
 
 def test_a_run_that_was_cut_short_before_its_table_is_made(tmp_path: Path, calls: Path, monkeypatch) -> None:

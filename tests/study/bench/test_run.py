@@ -18,9 +18,11 @@ import pytest
 import torch
 from helpers import forks, recordings
 from torch import Tensor, nn
+from torch.nn import functional
 
 from medddpm import accelerate, graphed_step, switches
 from medddpm.errors import BadInput
+from medddpm.fast import layers
 from medddpm.fast.graphs import nested
 from medddpm.fast.patch import FEATURES
 from medddpm.measure import harness, programs
@@ -114,6 +116,33 @@ def test_the_ladder_changes_one_thing_a_row() -> None:
         assert BENCH_SETTINGS[name].switches == setting
     assert len(BY_SLUG) == len(BENCH_SETTINGS) == sum(map(len, (LADDER, BESIDE, OPPONENTS, CAPTURED, INFERENCE)))
     assert set(ORDINARY) < set(BENCH_SETTINGS)
+
+
+def test_portable_settings_do_without_the_kernels_of_one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked for by each call of the convolution: no other feature differs."""
+    asked: list[bool] = []
+
+    def convolved(x, weight, bias, stride, padding, hopper=True):
+        asked.append(hopper)
+        return functional.conv3d(x, weight, bias, stride, padding)
+
+    monkeypatch.setattr(layers, "conv3d", convolved)
+    volume = torch.rand(1, 1, 16, 16, 16)
+    features: dict[str, set[str]] = {}
+    for name in ("accelerate", "graphed_step"):
+        for suffix in ("", " portable"):
+            setting = BENCH_SETTINGS[name + suffix]
+            network = build(NETWORKS["monai-unet"], 16, 32)
+            with setting.on(network) as called:
+                features[suffix] = set(network.acceleration.features)
+                asked.clear()
+                called(volume)
+            assert set(asked) == {suffix == ""}
+            assert not hasattr(network, "acceleration")
+            assert (setting.reader, setting.search, setting.fused_adam) == (name, True, True)
+        assert features[""] - features[" portable"] == {"hopper"}
+        assert features[" portable"] == BENCH_SETTINGS["+ casts"].switches.features
+    assert run.plan(["monai-unet"], ["accelerate-portable"])[0].setting is BENCH_SETTINGS["accelerate portable"]
 
 
 def test_a_setting_is_put_back() -> None:

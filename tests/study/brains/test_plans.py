@@ -20,12 +20,12 @@ from medddpm.training.network import check_network
 from medddpm.training.recipes import fields_of
 from study.brains import trainer, trainings
 from study.brains.arms import Training
-from study.brains.packing import END, PART
 from study.brains.plans import PLANS, SLOWER, expected, models, pairs, progress, trainings_of
 from study.brains.settings import AUTOCAST, CHOICES, computing
 from study.brains.training_results import key_of
 from study.cli.main import main
 from study.cli.trainings import PLANS as NAMES
+from study.records.packing import END, PART
 
 RECORDS = Path(__file__).parents[3] / "figures" / "records" / "H200"
 LEASE, QUARTER = 20 * 60, 15 * 60  # s

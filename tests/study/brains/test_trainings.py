@@ -25,7 +25,7 @@ from medddpm.measure.machine import MACHINE
 from medddpm.measure.store import Store
 from medddpm.measure.tables import read_table, write_table
 from medddpm.sampling import sample_to_files
-from study.brains import packing, trainer
+from study.brains import trainer
 from study.brains.arms import ALL, ARMS, COMPARED, PARTS, Training, planned
 from study.brains.packing import pack
 from study.brains.samples import read_samples
@@ -34,6 +34,7 @@ from study.brains.trainer import RATIOS, clean_errors, drawn, steps_within, wind
 from study.brains.training_results import TABLE, collect, key_of, lacking, read_results, summary, take
 from study.cli.main import main
 from study.cli.trainings import ARMS as NAMES
+from study.records import packing
 from study.records import schemas_brains as schemas
 
 CPU = torch.device("cpu")

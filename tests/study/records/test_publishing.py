@@ -39,9 +39,10 @@ def test_a_record_is_found_however_it_is_stored(
 ) -> None:
     folder, out = tmp_path / "figures" / "records" / "H200", tmp_path / "runs" / "e.csv"
     monkeypatch.setattr(tables, "GZIP_ABOVE", before)
-    write_table(of(table("8x8x8", 1.0)), folder / "e.csv", schemas.ENDURANCE, META | {"command": "former"})
+    former = META | {"command": "former", "calls": {"2025": 5.0}}
+    write_table(of(table("8x8x8", 1.0)), folder / "e.csv", schemas.ENDURANCE, former)
     monkeypatch.setattr(tables, "GZIP_ABOVE", after)
-    write_table(of(table(size, 2.0)), out, schemas.ENDURANCE, META)
+    write_table(of(table(size, 2.0)), out, schemas.ENDURANCE, META | {"calls": {"2026": 7.0}})
     record, described = joined(out, folder)
     assert record.suffix == (".gz" if after == LARGE else ".csv")
     assert described == meta_path(record)
@@ -50,6 +51,7 @@ def test_a_record_is_found_however_it_is_stored(
     rows = read_table(folder / "e.csv", schemas.ENDURANCE)
     assert dict(zip(rows["size"], rows["seconds"], strict=True)) == {**unchanged, size: 2.0}
     assert read_meta(record)["command"] == ("former; medddpm bench" if unchanged else "medddpm bench")
+    assert read_meta(record)["calls"] == ({"2025": 5.0} if unchanged else {}) | {"2026": 7.0}
     assert list(of_any_machine(tmp_path, "e.csv", schemas.ENDURANCE)) == ["H200"]
 
 
