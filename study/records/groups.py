@@ -36,7 +36,8 @@ MEASURED_BY: Mapping[str, str] = MappingProxyType(
         "endurance.": f"`{_BOOK.format('19')}`",
         "scaling.": f"`{_BOOK.format('20')}`",
         "judge_": "`python -m study judge --out runs/judge`",
-        "brains/": "`python -m study trainings --plan models --out runs/models`, then `python -m study judge`",
+        "brains/": "`python -m study trainings --plan models --out runs/models`, then "
+        "`python -m study judge --out runs/judge`",
         "phantom-flair-64/": "`medddpm train --phantom 1024 --contrast flair …`, then `medddpm release`",
         "gpu_tests": "`make test-gpu`",
     }
