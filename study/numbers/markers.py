@@ -19,7 +19,7 @@ from study.numbers import ages
 
 PAGES = ("README.md", "site/*.md", "notebooks/00_summary.ipynb")
 TOPICS = (
-    "ages", "artifact", "bench", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step",
+    "ages", "artifact", "bench", "brains", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step",
     "starts",
 )  # fmt: skip
 

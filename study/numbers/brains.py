@@ -1,0 +1,38 @@
+"""The model that draws heads: how many of its samples pass, and how long it was trained, on an H200."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from study.brains import tables
+
+_FOLDER = "joint"  # of the samples that are shown
+
+
+@cache
+def _samples(root: Path) -> pd.DataFrame:
+    """Returns the verdicts on the model's samples as wholes."""
+    wholes = tables.recorded(root, "H200").wholes
+    return wholes[(wholes["folder"] == _FOLDER) & (wholes["samples"] != "heads")]
+
+
+def passed(root: Path, group: str) -> str:
+    """Returns how many samples pass for heads by a group of numbers: "20" by the anatomy."""
+    rows = _samples(root)
+    return str(int(rows.loc[rows["group"] == group, "passes"].sum()))
+
+
+def drawn(root: Path) -> str:
+    """Returns how many samples were judged: "24"."""
+    return str(_samples(root)["subject"].nunique())
+
+
+def minutes(root: Path) -> str:
+    """Returns the minutes of the model's training: "5.6"."""
+    (model,) = _samples(root)["samples"].str.rpartition(".")[0].unique()
+    trainings = tables.recorded(root, "H200").trainings
+    (seconds,) = trainings.loc[trainings["steps"] == int(model.split("_")[5].removesuffix("steps")), "seconds"].unique()
+    return f"{seconds / 60:.1f}"
