@@ -13,12 +13,12 @@ from typing import Any
 from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.store import Store, rows_folder
+from medddpm.measure.store import Store, check_beside, rows_folder
 from medddpm.measure.tools import Tool
 from study.bench import ceilings
 from study.bench.fits import check_fits
 from study.bench.networks import NETWORKS
-from study.bench.results import check_reference, check_width, tables
+from study.bench.results import check_width, tables
 from study.bench.settings import BASE, BY_SLUG, SAMPLED, default_settings
 from study.bench.worker import MEASURES, REFERENCE, Case
 
@@ -137,7 +137,7 @@ def measure_rows(
     check_fits((row.case.network, row.case.side, row.case.channels) for row in rows)
     with store.alone():
         for case in dict.fromkeys(row.case for row in rows):
-            check_reference(store, case)
+            check_beside(store, case.reference_key)
         return harness.run(jobs, store, again=options.again, device=options.device)
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from medddpm import switches
-from medddpm.measure.tools import AUTOCAST, CAPTURED, COMPILED, INFERENCE, OPPONENTS, TOOLS, Tool, like
+from medddpm.measure.tools import AUTOCAST, CAPTURED, COMPILED, INFERENCE, OPPONENTS, READERS, TOOLS, Tool, like
 from study.bench.networks import Network
 
 # The feature that each row of the ladder adds to the fast path of the row before; FAST adds the last, "hopper".
@@ -30,7 +30,6 @@ _grown = [
     like(replace(switches.FAST, features=frozenset(_features[: place + 1])), name, change, **_graphed)
     for place, (_, name, change) in enumerate(_ADDED)
 ]
-_called = {"untouched": True, "search": True, "fused_adam": True}
 _tf32 = replace(switches.FAST, precision="tf32")
 BASE = Tool(switches.BASE, "FP32, as published")
 LADDER = (
@@ -48,8 +47,7 @@ BESIDE = (
     *COMPILED,
     like(switches.FAST, "FAST eager", "FAST without its graph", fused_adam=True),
     like(_tf32, "FAST tf32", "FAST with TF32 in BF16's place", fused_adam=True, graph=True),
-    like(switches.FAST, "accelerate", "accelerate, in an ordinary loop", reader="accelerate", **_called),
-    like(switches.FAST, "graphed_step", "accelerate and graphed_step", reader="graphed_step", **_called),
+    *READERS,
     *(
         like(switches.FAST, f"FAST {name}", f"FAST, torch.compile, {how}", compiled=mode, search=True, fused_adam=True)
         for name, how, mode in (
