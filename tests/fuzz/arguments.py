@@ -59,6 +59,8 @@ def commands(released: str, raw: str) -> list[Command]:
         Command(["parse", raw, "--out", "kernels.csv", "--setting", "opt1", "--view", "window"]),
         Command(["profile", "--out", "profiles", "--setting", "base,fast", "--view", "step", "--repeat", "1"],
                 ["--repeat", "1", "--dry-run"]),
+        Command(["compare", "no.py:build", "--out", "c", "--tools", "pytorch,accelerate", "--samples", "3", "--infer"],
+                ["--dry-run"]),
         Command(["bench", "--out", "b.csv", "--setting", "base", "--samples", "3"], ["--dry-run", "--device", "cpu"]),
         Command(["book", "--only", "nosuch"], ["--only", "nosuch"]),
     ]  # fmt: skip
