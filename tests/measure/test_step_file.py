@@ -113,7 +113,7 @@ BROKEN = {
     "no loss": (GOOD.replace("return Net(), loss_fn", "return Net(), 1.0"),
                 "build() returns (Net, float, tuple), whose second is not a function"),
     "loader": (GOOD.replace(BATCH, "iter([1])"), "build() returns a list_iterator as the batch; give one batch"),
-    "arrays": (GOOD.replace("torch.zeros(1, 2, 4, 4, 4)", "torch.zeros(1).numpy()"), "my step.py: the batch holds a ndarray; use plain"),
+    "arrays": (GOOD.replace("torch.zeros(1, 2, 4, 4, 4)", "torch.zeros(1).numpy()"), "the batch holds a ndarray; use"),
     "compiled": (GOOD.replace("return Net()", "return torch.compile(Net())"), "returns a network under a tool"),
     "meta": (GOOD.replace("return Net()", "return Net().to('meta')"), "moving the network to cpu"),
     "loss raises": (GOOD.replace(LOSS, "        raise KeyError('x')"), "my step.py:17: loss_fn raises KeyError: 'x'"),
