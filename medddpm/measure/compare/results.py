@@ -58,14 +58,19 @@ def rows_of(
 
 
 def best(table: pd.DataFrame) -> str | None:
-    """Returns the fastest tool whose errors are at most `SLACK` times autocast's; None if nothing was measured.
+    """Returns the fastest tool whose errors are at most `SLACK` times autocast's; None if there is none.
 
-    Where errors are unknown they do not count.
+    An error that is known of no row does not count.
     """
     timed = table[table["median_ms"].notna()]
-    for name in ERRORS:
-        timed = timed[~(timed[name] > SLACK * timed[f"autocast_{name}"])]
+    for name in _known(timed):
+        timed = timed[timed[name] <= SLACK * timed[f"autocast_{name}"]]
     return None if timed.empty else str(timed.sort_values("median_ms")["tool"].iloc[0])
+
+
+def _known(timed: pd.DataFrame) -> list[str]:
+    """Returns the errors that can be judged: autocast's is known, and that of some row."""
+    return [name for name in ERRORS if timed[[name, f"autocast_{name}"]].notna().any().all()]
 
 
 def printed(table: pd.DataFrame) -> str:
@@ -105,15 +110,17 @@ def _share(value: float) -> str:
 
 def judged(table: pd.DataFrame) -> str:
     """Says what the mark in `printed` means, or why nobody can tell errors."""
-    first = table.iloc[0]
-    names = {"rel_error_output": "outputs", "rel_error_grad": "gradients"}
-    known = [f"{_share(first[f'autocast_{n}'])} of {word}" for n, word in names.items() if first[f"autocast_{n}"] >= 0]
+    timed = table[table["median_ms"].notna()]
+    words = {"rel_error_output": "outputs", "rel_error_grad": "gradients"}
+    known = [f"{_share(timed[f'autocast_{name}'].iloc[0])} of {words[name]}" for name in _known(timed)]
     if not known:
-        why = next(iter(table.loc[table["median_ms"].notna(), "why"].dropna()), "they are all zero")
-        return f"Errors are unknown: {why}. * is the fastest; whether it computes the same, nothing here tells."
+        why = next(iter(timed["why"].dropna()), "float32's outputs and gradients are all zero")
+        return f"Errors are unknown: {why}.\n* is the fastest; nothing here tells whether it computes the same."
+    mark = f"* is the fastest row with at most {SLACK:g} times these errors."
+    if best(table) is None:
+        mark = f"No row has at most {SLACK:g} times these errors."
     return (
-        f"Errors are relative to float32 without TF32; those of BF16 autocast alone are {' and '.join(known)}.\n"
-        f"* is the fastest row with at most {SLACK:g} times these errors."
+        f"Errors are relative to float32 without TF32; those of BF16 autocast alone are {' and '.join(known)}.\n{mark}"
     )
 
 

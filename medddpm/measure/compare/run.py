@@ -88,6 +88,8 @@ def compare(file: StepFile, out: Path, options: Options, *, command: Sequence[st
         return harness.show([reference, *(_job(file, tool.slug, options, folder, {}) for tool in asked)])
     device = pick_device(options.device)
     meta = machine_meta(command, device.type)
+    machine = meta["processor"] if meta["gpu"] == "cpu" else meta["gpu"]
+    print(f"{file}: a {WORDS[options.measure]} under {len(asked)} tools, {machine}", flush=True)
     store = Store(folder, {**meta, "commit": meta["commit"] or f"medddpm {medddpm.__version__}"})
     with store.alone():
         _check_same(store, {**file.identity(), "measure": options.measure}, out, options.again)
@@ -102,7 +104,6 @@ def compare(file: StepFile, out: Path, options: Options, *, command: Sequence[st
         store.tables = [Table(out / TABLE, COMPARED, rows)]
         jobs = [_job(file, tool.slug, options, folder, known) for tool in asked if tool.slug not in idle]
         failed = harness.run(jobs, store, again=options.again, device=options.device)
-    machine = meta["processor"] if meta["gpu"] == "cpu" else meta["gpu"]
     title = f"{WORDS[options.measure]} of {known['network']} ({file.path.name}), {machine}, PyTorch {meta['torch']}"
     tell(out, title, known, options.measure, device.type)
     return failed
@@ -120,13 +121,15 @@ def tell(out: Path, title: str, known: Mapping[str, Any], measure: str, device: 
     """
     table = read_table(out / TABLE, COMPARED)
     print(f"\n{title[0].upper()}{title[1:]}:\n\n{results.printed(table)}\n")
-    if (chosen := results.best(table)) is None:
+    if table["median_ms"].isna().all():
         return
     print(results.judged(table))
     if results.draw(table, title, out / PICTURE):
         print(f"{out / PICTURE}: the picture")
     else:
         print("There is no picture: matplotlib is missing; pip install 'medddpm[measure]'")
+    if (chosen := results.best(table)) is None:
+        return
     tool = next(tool for tool in EVERY if tool.slug == chosen)
     text = lines(tool, measure, device, unpacked=known["unpacked"], returns_more=known["returns_more"])
     with replacing(out / LINES) as temporary:

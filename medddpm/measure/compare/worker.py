@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
             result, _, work = repeated(subject, arguments.measure, arguments.samples)
             result |= errors(subject, step, arguments.measure, work, arguments.folder)
             check_finite(result, tool.slug)
-            report = {"acceleration": str(step.model.acceleration)} if tool.reader else {}
+            report = {"acceleration": str(getattr(step.model, "acceleration", ""))} if tool.reader else {}
             path = round_path(arguments.folder / f"{tool.slug}.json", number)
             write_json(path, {"of": known, "date": now(), **result, **report})
             subject.end()
@@ -210,6 +210,8 @@ def errors(subject: Subject, step: Step, measure: str, work: Any, folder: Path) 
         return dict(apart(results(subject, step, measure, work), (exact["outputs"], exact["gradient"])))
     except BadInput as error:
         return {"unjudged": error.problem}
+    except Exception as error:  # of code that is compiled or captured anew without dropout; the times stand
+        return {"unjudged": f"the run for its errors fails: {type(error).__name__}: {first_line(error)}"}
 
 
 def apart(ours: Results, exact: Results) -> Errors:

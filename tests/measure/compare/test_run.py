@@ -239,16 +239,25 @@ def test_the_best_row_is_the_fastest_whose_errors_are_no_worse_than_autocasts() 
     assert printed[2].split() == ["*", "accelerate", "3", "3", "to", "3", "3.00", "1", "1.1%", "1%"]
     assert printed[-1] == "not measured: tf32: it broke"
     assert "those of BF16 autocast alone are 1% of outputs and 1% of gradients" in results.judged(table)
-    assert results.best(rows(("channels-last", 2.0, 0.02, 0.0))) is None
+    worse = rows(("channels-last", 2.0, 0.02, 0.0))
+    assert results.best(worse) is None
+    assert results.judged(worse).endswith("No row has at most 1.1 times these errors.")
+    unknown = rows(("pytorch", 9.0, 0.0, 0.0), ("accelerate", 3.0, None, None))
+    assert results.best(unknown) == "pytorch", "what nobody can tell is not as exact"
     assert results.best(rows()) is None
 
 
 def test_where_errors_are_unknown_the_fastest_is_marked_and_that_is_said() -> None:
     table = rows(("pytorch", 9.0, None, None), ("accelerate", 3.0, None, None))
-    table[["autocast_rel_error_output", "autocast_rel_error_grad"]] = np.nan
     table["why"] = "the network draws"
     assert results.best(table) == "accelerate"
-    assert results.judged(table).startswith("Errors are unknown: the network draws. * is the fastest;")
+    assert results.judged(table).startswith("Errors are unknown: the network draws.\n* is the fastest;")
+
+
+def test_where_no_tool_does_anything_the_table_says_so(write: Write, tmp_path: Path, capsys) -> None:
+    assert main(["compare", str(write()), *TOY, "--tools", "accelerate", "--out", str(tmp_path / "out")]) == 0
+    assert "not measured: accelerate: its kernels" in capsys.readouterr().out
+    assert read_table(tmp_path / "out" / "compare.csv", COMPARED)["median_ms"].isna().all()
 
 
 def test_without_matplotlib_a_line_says_so(write: Write, tmp_path: Path, monkeypatch, capsys) -> None:
