@@ -6,13 +6,14 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from medddpm.measure.harness import GIB
 from medddpm.runtime.processes import wait
 
 SETTLING = 3.0  # s
@@ -99,6 +100,24 @@ def spread(samples: list[float]) -> dict[str, Any]:
     """Returns the columns of a row for its samples' times."""
     p10, median, p90 = (round(float(np.percentile(samples, p)), 5) for p in (10, 50, 90))
     return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(samples)}
+
+
+def columns(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns `schemas.TIMES`, `ERRORS` and `POWER` of what `subject.repeated` measured."""
+    peak = measured["peak_bytes"]
+    return {
+        **spread(measured["ms"]),
+        "host_ms": _rounded(measured.get("host_ms"), 5),
+        "peak_gib": None if peak is None else round(peak / GIB, 4),
+        "rel_error_output": digits(measured.get("rel_error_output")),
+        "rel_error_grad": digits(measured.get("rel_error_grad")),
+        "sm_mhz": measured.get("sm_mhz"),
+        "watts": _rounded(measured.get("watts"), 1),
+    }
+
+
+def _rounded(value: float | None, places: int) -> float | None:
+    return None if value is None else round(value, places)
 
 
 def digits(value: float | None) -> float | None:

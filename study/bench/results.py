@@ -9,9 +9,8 @@ from typing import Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.harness import GIB
 from medddpm.measure.store import Store, Table
-from medddpm.measure.timing import digits, spread
+from medddpm.measure.timing import columns, spread
 from medddpm.measure.tools import Tool
 from study.bench.networks import NETWORKS, flops
 from study.bench.settings import BENCH_SETTINGS
@@ -91,9 +90,8 @@ def _row(
     origin: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """Returns a row of schema `BENCH`; `origin` has its columns date and `machine.MACHINE`."""
-    network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
-    times = spread(measured["ms"])
-    median = times["median_ms"]
+    network, measure = NETWORKS[case.network], measured["measure"]
+    times = columns(measured)
     counted = flops(network, case.side, case.batch, case.channels)
     work = counted["step" if measure == "step" else "forward"] * measured["steps"]
     return {
@@ -105,13 +103,7 @@ def _row(
         "batch": case.batch,
         "size": network.size(case.side),
         **times,
-        "host_ms": None if measured.get("host_ms") is None else round(measured["host_ms"], 5),
-        "peak_gib": None if peak is None else round(peak / GIB, 4),
-        "tflops": round(work / median / 1e9, 5),
-        "rel_error_output": digits(measured.get("rel_error_output")),
-        "rel_error_grad": digits(measured.get("rel_error_grad")),
-        "sm_mhz": measured.get("sm_mhz"),
-        "watts": None if measured.get("watts") is None else round(measured["watts"], 1),
+        "tflops": round(work / times["median_ms"] / 1e9, 5),
         **origin,
     }
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from medddpm.measure.harness import GIB
 from medddpm.measure.schemas import COMPARED, ERRORS
 from medddpm.measure.tables import table_of
-from medddpm.measure.timing import digits, spread
+from medddpm.measure.timing import columns, digits
 from medddpm.measure.tools import COMPARED as COMPARED_TOOLS
 from medddpm.measure.tools import OPPONENTS
 from medddpm.runtime.files import replacing
@@ -46,9 +45,7 @@ def rows_of(
         row |= {f"autocast_{name}": digits(autocast.get(name)) for name in ERRORS}
         if measured := rounds.get(tool.slug):
             last = measured[-1]
-            row |= spread([ms for result in measured for ms in result["ms"]])
-            row |= {name: digits(last.get(name)) for name in ("host_ms", *ERRORS, "sm_mhz", "watts")}
-            row |= {"peak_gib": None if last["peak_bytes"] is None else round(last["peak_bytes"] / GIB, 4)}
+            row |= columns({**last, "ms": [ms for result in measured for ms in result["ms"]]})
             row |= {"why": last.get("unjudged"), "date": last["date"], **last["machine"]}
             reports |= {tool.slug: last["acceleration"]} if "acceleration" in last else {}
             rows.append(row)
@@ -78,7 +75,7 @@ def printed(table: pd.DataFrame) -> str:
     timed = table[table["median_ms"].notna()].sort_values("median_ms")
     chosen = best(table)
     plain = timed.loc[timed["tool"] == PLAIN, "median_ms"].max()  # NaN without such a row
-    columns: dict[str, Callable[[dict[Hashable, Any]], str]] = {
+    cells_of: dict[str, Callable[[dict[Hashable, Any]], str]] = {
         "": lambda row: "*" if row["tool"] == chosen else "",
         "tool": lambda row: row["tool"],
         "ms": lambda row: f"{row['median_ms']:.4g}",
@@ -88,7 +85,7 @@ def printed(table: pd.DataFrame) -> str:
         "output error": lambda row: _share(row["rel_error_output"]),
         "gradient error": lambda row: _share(row["rel_error_grad"]),
     }
-    made = {title: [title, *map(cell, timed.to_dict("records"))] for title, cell in columns.items()}
+    made = {title: [title, *map(cell, timed.to_dict("records"))] for title, cell in cells_of.items()}
     filled = {title: cells for title, cells in made.items() if any(cells[1:])}
     widths = {title: max(map(len, cells)) for title, cells in filled.items()}
     lines = [
