@@ -270,7 +270,8 @@ def _kind(value: Any) -> str:
     """Names a value's type; of a short sequence its items'."""
     if isinstance(value, tuple | list) and len(value) <= 6:
         return f"({', '.join(type(each).__name__ for each in value)})"
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return "nothing" if value is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
 def _digest(tensors: list[Tensor]) -> str:

@@ -112,6 +112,7 @@ BROKEN = {
               "build() returns (function, Net, tuple), whose first is not a torch.nn.Module"),
     "no loss": (GOOD.replace("return Net(), loss_fn", "return Net(), 1.0"),
                 "build() returns (Net, float, tuple), whose second is not a function"),
+    "a number": (GOOD.replace("return Net(), loss_fn, ", "return 1  # "), "build() returns an int, not (model,"),
     "loader": (GOOD.replace(BATCH, "iter([1])"), "build() returns a list_iterator as the batch; give one batch"),
     "arrays": (GOOD.replace("torch.zeros(1, 2, 4, 4, 4)", "torch.zeros(1).numpy()"), "the batch holds a ndarray; use"),
     "compiled": (GOOD.replace("return Net()", "return torch.compile(Net())"), "returns a network under a tool"),

@@ -148,15 +148,15 @@ def _unsteady(subject: Subject, step: Step, measure: str, exact: Results, again:
     if not all(bool(tensor.isfinite().all()) for tensor in (*exact[0], *exact[1])):
         return "float32's own outputs or gradients are not finite"
     try:
-        moved = max(apart(again, exact).values(), default=0.0)
+        by_run = max(apart(again, exact).values(), default=0.0)
         other = [] if step.call is None else _outputs(subject, step, measure, lambda: torch.manual_seed(SEED + 1))
-        drawn = apart((other, []), (exact[0], [])).get("rel_error_output", 0.0)
+        by_seed = apart((other, []), (exact[0], [])).get("rel_error_output", 0.0)
     except BadInput:
         return "shapes change from one float32 run to the next"
-    if not moved <= STEADY:
-        return f"two float32 runs from one seed differ by {moved:.2g}, so that tools cannot be told apart by errors"
-    if not drawn <= STEADY:
-        return f"the network draws random numbers outside of dropout layers: two runs differ by {drawn:.2g}"
+    if not by_run <= STEADY:
+        return f"two float32 runs from one seed differ by {by_run:.2g}, so that tools cannot be told apart by errors"
+    if not by_seed <= STEADY:
+        return f"the network draws random numbers outside of dropout layers: two runs differ by {by_seed:.2g}"
     return ""
 
 
@@ -203,7 +203,7 @@ def errors(subject: Subject, step: Step, measure: str, work: Any, folder: Path) 
     if why := known.get("unjudged"):
         return {"unjudged": why}
     if known["digest"] != step.digest:
-        how = "seed what it draws (Python, NumPy and PyTorch are seeded before it)"
+        how = "seed what it draws (Python, NumPy and PyTorch are seeded before it); --again if what it imports changed"
         return {"unjudged": f"each process builds other weights or another batch: {how}"}
     exact = torch.load(folder / f"{REFERENCE}.pt", weights_only=True)
     try:
