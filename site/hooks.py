@@ -37,6 +37,7 @@ CONTENTS = """
 :hidden:
 
 site/fast_path
+site/compare
 site/contract
 site/clients
 site/commands

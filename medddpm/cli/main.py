@@ -15,6 +15,7 @@ from typing import Any
 
 from medddpm import __version__
 from medddpm.cli.check import add_check
+from medddpm.cli.compare import add_compare
 from medddpm.cli.options import SHELLS, Parser, PrintCompletion, complain
 from medddpm.cli.profile import add_parse, add_profile
 from medddpm.cli.release import add_release
@@ -26,8 +27,8 @@ from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.signals import ended_by_sigterm
 
 NO_MEMORY = ("out of memory", "can't allocate memory")  # PyTorch's words for a GPU and for the host
-ON_A_MODEL = ("train", "sample", "release", "check")
-"""The commands whose packages `pip install 'medddpm[train]'` brings; the others need [book]."""
+EXTRAS = {**dict.fromkeys(("train", "sample", "release", "check"), "train"), "compare": "measure"}
+"""What brings a command's packages, as in `pip install 'medddpm[train]'`; the other commands need [book]."""
 
 MOVED = ("bench", "parity", "convnext", "book")
 """Former commands that are the book's now: `python -m study`, from a clone of its repository."""
@@ -68,7 +69,7 @@ def run(parser: Callable[[], Parser], words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] in {"medddpm", "study"}:
             raise
-        extra = "completion" if error.name == "shtab" else "train" if words[0] in ON_A_MODEL else "book"
+        extra = "completion" if error.name == "shtab" else EXTRAS.get(words[0], "book")
         return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
     except KeyboardInterrupt as interrupt:
         if is_first():
@@ -122,7 +123,7 @@ def parser() -> Parser:
     """Builds the parser of all commands."""
     top = Parser(
         prog="medddpm",
-        description="Train and sample the 3-D diffusion model of Med-DDPM, and profile a training step.",
+        description="Train and sample the 3-D diffusion model of Med-DDPM; compare tools on your own network; profile.",
         epilog="`medddpm COMMAND --help` shows a command's options and examples.",
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
@@ -132,7 +133,7 @@ def parser() -> Parser:
         'eval "$(medddpm --print-completion bash)" in ~/.bashrc',
     )  # fmt: skip
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse):
+    for add in (add_train, add_sample, add_release, add_check, add_compare, add_profile, add_parse):
         add(commands)
     return top
 

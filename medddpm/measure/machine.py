@@ -162,7 +162,9 @@ def _git_state() -> dict[str, Any]:
     if commit := os.environ.get("MEDDDPM_COMMIT"):
         return {"commit": commit, "dirty": None}
     here = str(Path(__file__).parent)
-    commit = programs.output("git", "-C", here, "rev-parse", "HEAD")
+    # A package installed into an environment inside someone's repository is not that repository's.
+    tracked = programs.output("git", "-C", here, "ls-files", Path(__file__).name)
+    commit = programs.output("git", "-C", here, "rev-parse", "HEAD") if tracked else None
     changes = programs.output("git", "-C", here, "status", "--porcelain") if commit else None
     return {"commit": commit, "dirty": bool(changes) if changes is not None else None}
 

@@ -1,10 +1,10 @@
-"""The columns of a profile's tables, with their units and meanings, and how a table's columns are described."""
+"""The columns of the tables of profiles and comparisons, with their units and meanings, and how they are described."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -125,5 +125,67 @@ KERNELS = Schema(
         "stall_branch": _counter("warp cycles waiting for a branch target", "warp"),
         "est_speedup_pct": _counter("share of the launch's time that ncu's rules call avoidable (Equation 2)", "%"),
         "priority": _counter("count times duration times estimated speedup (Equation 1)", "ns"),
+    }
+)
+# Empty in rows that were measured before the record had these columns, and where a machine has no such thing.
+ORIGIN = {
+    "date": Column("str", "when it was measured", nullable=True),
+    "gpu": Column("str", "the card, as its driver names it", nullable=True),
+    "driver": Column("str", "version of the driver", nullable=True),
+    "cuda": Column("str", "version of CUDA that PyTorch was built with", nullable=True),
+    "cudnn": Column("str", "version of cuDNN", nullable=True),
+    "torch": Column("str", "version of PyTorch", nullable=True),
+    "triton": Column("str", "version of Triton", nullable=True),
+    "commit": Column("str", "the commit that measured it", nullable=True),
+    "host": Column("str", "names the machine since its last start: a hash of its boot id", nullable=True, later=True),
+    "card": Column("str", "names the card among all of its kind: a hash of its UUID", nullable=True, later=True),
+}
+TIMES = {
+    "median_ms": Column("float64", "time", unit="ms"),
+    "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
+    "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
+    "samples": Column("int64", "how often it was timed"),
+    "host_ms": Column(
+        "float64", "the host's time to launch it all on an idle GPU, the median", "ms", nullable=True, later=True
+    ),
+    "peak_gib": Column(
+        "float64",
+        "the most that tensors held at once (torch.cuda.max_memory_allocated), a graph's capture included",
+        unit="GiB",
+        nullable=True,
+    ),
+}
+ERRORS = {
+    "rel_error_output": Column(
+        "float64", "norm of the output's difference from BASE's, divided by the norm of BASE's", nullable=True
+    ),
+    "rel_error_grad": Column("float64", "the same of the gradient of all parameters together", nullable=True),
+}
+# Empty in rows that took less than half a second in all, too.
+POWER = {
+    "sm_mhz": Column("float64", "clock of the SMs while it was timed, the median (NVML)", unit="MHz", nullable=True),
+    "watts": Column("float64", "power while it was timed, the mean (NVML)", unit="W", nullable=True),
+}
+COMPARED = Schema(
+    {
+        "file": Column("str", "the reader's file, and the function in it that builds the step"),
+        "tool": Column("str", "as `medddpm compare --tools` names it"),
+        "change": Column("str", "the tool in words"),
+        "measure": Column(
+            "str",
+            "a training step (forward, loss, backward, Adam), or a forward pass without gradients",
+            allowed=("step", "forward"),
+        ),
+        **{name: replace(column, nullable=column.dtype != "int64") for name, column in TIMES.items()},
+        "rel_error_output": replace(
+            ERRORS["rel_error_output"],
+            meaning="norm of the difference of the network's outputs from float32's (TF32 off), divided by float32's",
+        ),
+        "rel_error_grad": ERRORS["rel_error_grad"],
+        "autocast_rel_error_output": Column("float64", "the output's error under BF16 autocast alone", nullable=True),
+        "autocast_rel_error_grad": Column("float64", "the gradient's error under BF16 autocast alone", nullable=True),
+        **POWER,
+        "why": Column("str", "why it was not measured; or why its errors are unknown", nullable=True),
+        **ORIGIN,
     }
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from medddpm.measure.machine import now, of_machine
 from medddpm.measure.ready import round_path
 from medddpm.measure.schemas import Schema
 from medddpm.measure.tables import check_table, meta_path, read_meta, table_file, write_table
-from medddpm.runtime.files import check_writable, read_json, write_json
+from medddpm.runtime.files import check_writable, opened, read_json, write_json
 from medddpm.runtime.locks import locked
 
 ONE_RUN = ("gpu", "driver", "cudnn", "torch", "commit")
@@ -225,6 +226,20 @@ class Store:
 
     def _is_this_run(self, described: Mapping[str, Any]) -> bool:
         return {name: described.get(name) for name in ONE_RUN} == self.run
+
+
+def check_beside(store: Store, key: str) -> None:
+    """Removes a result whose file KEY.pt is damaged or another run's, so that both are computed anew."""
+    path = store.folder / f"{key}.pt"
+    if not path.is_file() or (store.read(key) or {}).get("sha256") != digest(path):
+        path.unlink(missing_ok=True)
+        store.remove(key)
+
+
+def digest(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with opened(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def rows_folder(out: Path) -> Path:

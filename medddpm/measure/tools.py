@@ -228,7 +228,26 @@ INFERENCE = tuple(
     for base, suffix, layout in _layouts
 )  # fmt: skip
 """The rivals of a forward pass: the network cast to BF16 as a whole, which a training's update would not survive."""
+_called = {"untouched": True, "search": True, "fused_adam": True}
+READERS = (
+    like(switches.FAST, "accelerate", "accelerate, in an ordinary loop", reader="accelerate", **_called),
+    like(switches.FAST, "graphed_step", "accelerate and graphed_step", reader="graphed_step", **_called),
+)
+"""The fast path as a reader calls it."""
 ORDINARY = tuple(tool.name for tool in (*AUTOCAST, *COMPILED, *OPPONENTS))
 """The tools that a user has without this package: the fast path is compared with the best of them."""
 TOOLS = (*ORDINARY, *(tool.name for tool in CAPTURED))
 """The ordinary tools, and the further rivals of `graphed_step`."""
+_benchmark = [tool for tool in OPPONENTS if tool.search and tool.autocast]
+FLOAT32 = Tool(switches.BASE, "float32, TF32 off")
+"""Errors are measured from its outputs and gradients."""
+COMPARED = (
+    OPPONENTS[0],
+    like(switches.OPT1, "TF32", "TF32 in matrix products too"),
+    OPPONENTS[1],
+    like(switches.OPT12, "channels-last", "TF32, cudnn.benchmark, channels-last", search=True),
+    *_benchmark,
+    *READERS,
+    *INFERENCE,
+)
+"""The tools of `medddpm compare`, in its order; `INFERENCE` only for a forward pass, `graphed_step` only for a step."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from medddpm.measure.ready import rounds
+from medddpm.measure.timing import timed, warm_up
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device
 from medddpm.switches import BASE, OPT1, Switches
-from study.bench.worker import timed, warm_up
 
 KEY = "ceilings"
 ROWS, BYTES = 8192, 2**32  # of a matrix; of a copy, far larger than any cache

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -208,6 +209,15 @@ class Problem:
             self.inputs = image.clamp_(-1, 1), (mask > 1).float(), t, normal(network.image_channels)
         else:
             self.inputs = normal(network.image_channels), normal(network.image_channels if network.pair else CLASSES)
+
+    @property
+    def always_fused(self) -> bool:
+        """True of other people's networks: the fused Adam is a user's choice, not this package's."""
+        return not self.network.ours
+
+    def forward(self, model: nn.Module, *inputs: Tensor) -> Any:
+        """Returns what the network returns for `forward_inputs`."""
+        return model(*inputs)
 
     def forward_inputs(self) -> tuple[Tensor, ...]:
         """Returns the inputs of the network alone."""

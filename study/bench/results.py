@@ -6,21 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.measure.store import Store, Table
+from medddpm.measure.timing import columns, spread
 from medddpm.measure.tools import Tool
 from study.bench import leases
 from study.bench.networks import NETWORKS, flops
 from study.bench.settings import BENCH_SETTINGS
-from study.bench.worker import Case, digest
+from study.bench.worker import Case
 from study.records import publishing, schemas
 
 CEILINGS_TABLE = "ceilings.csv"
 KEY = ("network", "setting", "measure", "sampler", "steps", "batch", "size")  # columns that name a row
-GIB = 2**30
 
 
 def tables(out: Path) -> list[Table]:
@@ -39,15 +38,6 @@ def check_width(store: Store, widths: set[int]) -> None:
     if others := there - widths:
         words = " and ".join(f"--channels {width}" for width in sorted(others))
         raise BadInput(store.out, f"its rows are of {words}", "give the same, or another --out")
-
-
-def check_reference(store: Store, case: Case) -> None:
-    """Removes BASE's output and gradient if they are damaged or another run's, so that they are computed anew."""
-    path = case.reference(store.folder)
-    there = store.read(case.reference_key) or {}
-    if not path.is_file() or there.get("sha256") != digest(path):
-        path.unlink(missing_ok=True)
-        store.remove(case.reference_key)
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -102,9 +92,8 @@ def _row(
     origin: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """Returns a row of schema `BENCH`; `origin` has its columns date and `machine.MACHINE`."""
-    network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
-    times = spread(measured["ms"])
-    median = times["median_ms"]
+    network, measure = NETWORKS[case.network], measured["measure"]
+    times = columns(measured)
     counted = flops(network, case.side, case.batch, case.channels)
     work = counted["step" if measure == "step" else "forward"] * measured["steps"]
     return {
@@ -116,25 +105,9 @@ def _row(
         "batch": case.batch,
         "size": network.size(case.side),
         **times,
-        "host_ms": None if measured.get("host_ms") is None else round(measured["host_ms"], 5),
-        "peak_gib": None if peak is None else round(peak / GIB, 4),
-        "tflops": round(work / median / 1e9, 5),
-        "rel_error_output": _digits(measured.get("rel_error_output")),
-        "rel_error_grad": _digits(measured.get("rel_error_grad")),
-        "sm_mhz": measured.get("sm_mhz"),
-        "watts": None if measured.get("watts") is None else round(measured["watts"], 1),
+        "tflops": round(work / times["median_ms"] / 1e9, 5),
         **origin,
     }
-
-
-def spread(samples: list[float]) -> dict[str, Any]:
-    """Returns the columns of a row for its samples' times."""
-    p10, median, p90 = (round(float(np.percentile(samples, p)), 5) for p in (10, 50, 90))
-    return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(samples)}
-
-
-def _digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:

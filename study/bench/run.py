@@ -13,12 +13,12 @@ from typing import Any
 from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.store import Store, rows_folder
+from medddpm.measure.store import Store, check_beside, rows_folder
 from medddpm.measure.tools import Tool
 from study.bench import ceilings
 from study.bench.fits import check_fits
 from study.bench.networks import NETWORKS
-from study.bench.results import check_reference, check_width, tables
+from study.bench.results import check_width, tables
 from study.bench.settings import BASE, BY_SLUG, SAMPLED, default_settings
 from study.bench.worker import MEASURES, REFERENCE, Case
 
@@ -144,7 +144,7 @@ def measure_rows(
     with store.alone():
         for case, its_jobs in of_case.items():
             if options.again or any(store.lacks(job.key, n) for job in its_jobs for n in range(1, job.rounds + 1)):
-                check_reference(store, case)
+                check_beside(store, case.reference_key)
         return harness.run(jobs, store, again=options.again, device=options.device)
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from medddpm import switches
-from medddpm.measure.tools import AUTOCAST, CAPTURED, COMPILED, INFERENCE, OPPONENTS, TOOLS, Tool, like
+from medddpm.measure.tools import AUTOCAST, CAPTURED, COMPILED, INFERENCE, OPPONENTS, READERS, TOOLS, Tool, like
 from study.bench.networks import Network
 
 # The feature that each row of the ladder adds to the fast path of the row before; FAST adds the last, "hopper".
@@ -30,7 +30,6 @@ _grown = [
     like(replace(switches.FAST, features=frozenset(_features[: place + 1])), name, change, **_graphed)
     for place, (_, name, change) in enumerate(_ADDED)
 ]
-_called = {"untouched": True, "search": True, "fused_adam": True}
 _portable = replace(switches.FAST, features=frozenset(_features))  # without "hopper": as on any card from 8.0 on
 _tf32 = replace(switches.FAST, precision="tf32")
 BASE = Tool(switches.BASE, "FP32, as published")
@@ -49,11 +48,14 @@ BESIDE = (
     *COMPILED,
     like(switches.FAST, "FAST eager", "FAST without its graph", fused_adam=True),
     like(_tf32, "FAST tf32", "FAST with TF32 in BF16's place", fused_adam=True, graph=True),
-    like(switches.FAST, "accelerate", "accelerate, in an ordinary loop", reader="accelerate", **_called),
-    like(switches.FAST, "graphed_step", "accelerate and graphed_step", reader="graphed_step", **_called),
+    *READERS,
     *(
-        like(_portable, f"{reader} portable", f"{reader}, no card's own kernels", reader=reader, **_called)
-        for reader in ("accelerate", "graphed_step")
+        replace(
+            tool,
+            switches=replace(_portable, name=f"{tool.name} portable"),
+            change=f"{tool.name}, no card's own kernels",
+        )
+        for tool in READERS
     ),
     *(
         like(switches.FAST, f"FAST {name}", f"FAST, torch.compile, {how}", compiled=mode, search=True, fused_adam=True)

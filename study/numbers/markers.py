@@ -19,8 +19,8 @@ from study.numbers import ages
 
 PAGES = ("README.md", "site/*.md", "notebooks/00_summary.ipynb")
 TOPICS = (
-    "ages", "artifact", "bench", "brains", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step",
-    "starts",
+    "ages", "artifact", "bench", "brains", "claims", "networks", "others", "profiles", "quality", "readings",
+    "smallest_step", "starts",
 )  # fmt: skip
 
 _MARKER = re.compile(r"<!--=(.*?)(-->|$)", re.MULTILINE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from medddpm.measure.schemas import Column, Schema
+from medddpm.measure.schemas import ERRORS, ORIGIN, POWER, TIMES, Column, Schema
 
 PAPER = Schema(
     {
@@ -67,19 +67,6 @@ TRAINING = Schema(
         "step_ms": Column("float64", "wall time of the step", unit="ms"),
     }
 )
-# Empty in rows that were measured before the record had these columns, and where a machine has no such thing.
-ORIGIN = {
-    "date": Column("str", "when it was measured", nullable=True),
-    "gpu": Column("str", "the card, as its driver names it", nullable=True),
-    "driver": Column("str", "version of the driver", nullable=True),
-    "cuda": Column("str", "version of CUDA that PyTorch was built with", nullable=True),
-    "cudnn": Column("str", "version of cuDNN", nullable=True),
-    "torch": Column("str", "version of PyTorch", nullable=True),
-    "triton": Column("str", "version of Triton", nullable=True),
-    "commit": Column("str", "the commit that measured it", nullable=True),
-    "host": Column("str", "names the machine since its last start: a hash of its boot id", nullable=True, later=True),
-    "card": Column("str", "names the card among all of its kind: a hash of its UUID", nullable=True, later=True),
-}
 # The same of tables that were written before their rows said it.
 _MACHINE = {name: replace(column, later=True) for name, column in ORIGIN.items() if name != "date"}
 GENERATIVE = Schema(
@@ -117,31 +104,12 @@ BENCH = Schema(
         "steps": Column("int64", "network evaluations of a whole volume; otherwise 1"),
         "batch": Column("int64", "volumes at once"),
         "size": Column("str", "D×H×W of a volume, as 128x128x128"),
-        "median_ms": Column("float64", "time", unit="ms"),
-        "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
-        "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
-        "samples": Column("int64", "how often it was timed"),
-        "host_ms": Column(
-            "float64", "the host's time to launch it all on an idle GPU, the median", "ms", nullable=True, later=True
-        ),
-        "peak_gib": Column(
-            "float64",
-            "the most that tensors held at once (torch.cuda.max_memory_allocated), a graph's capture included",
-            unit="GiB",
-            nullable=True,
-        ),
+        **TIMES,
         "tflops": Column(
             "float64", "FLOPs of the network as it is written, divided by the median", unit="TFLOP/s", nullable=True
         ),
-        "rel_error_output": Column(
-            "float64", "norm of the output's difference from BASE's, divided by the norm of BASE's", nullable=True
-        ),
-        "rel_error_grad": Column("float64", "the same of the gradient of all parameters together", nullable=True),
-        # Empty in rows that took less than half a second in all, too.
-        "sm_mhz": Column(
-            "float64", "clock of the SMs while it was timed, the median (NVML)", unit="MHz", nullable=True
-        ),
-        "watts": Column("float64", "power while it was timed, the mean (NVML)", unit="W", nullable=True),
+        **ERRORS,
+        **POWER,
         **ORIGIN,
         "date": replace(
             ORIGIN["date"],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from medddpm.measure.schemas import Column, Schema
-from study.records.schemas import ORIGIN
+from medddpm.measure.schemas import ORIGIN, Column, Schema
 
 _NUMBER = {
     "metric": Column("str", "as `medddpm.quality.measures.MEASURES` has it, or spectrum or nearest"),

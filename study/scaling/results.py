@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from medddpm.measure.harness import GIB
 from medddpm.measure.tables import table_of
+from medddpm.measure.timing import spread
 from medddpm.switches import SETTINGS
-from study.bench.results import GIB, spread
 from study.records import publishing, schemas
 from study.scaling.cases import DTYPES, MEASURES, NETWORKS, Case
 

@@ -28,6 +28,7 @@ from medddpm.data.layouts import BRATS, HEAD, Layout
 from medddpm.errors import BadInput, first_line
 from medddpm.fast.graphs import cuda_graphs
 from medddpm.measure.machine import now
+from medddpm.measure.timing import SETTLING, timed, warm_up
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import end_with_parent, peak, pick_device, reset_peak
@@ -37,7 +38,6 @@ from medddpm.training.config import TrainConfig
 from medddpm.training.gradients import gradient_sum
 from medddpm.training.trainer import Trainer
 from study.bench.networks import NETWORKS as BENCHED
-from study.bench.worker import SETTLING, timed, warm_up
 from study.scaling.cases import NETWORKS, Case, case
 from study.scaling.sharded import ShardedTrainer
 

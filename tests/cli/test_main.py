@@ -56,7 +56,7 @@ def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], m
     assert "what is printed: full; correct it and try again" in complaint(capsys)
 
 
-@pytest.mark.parametrize("words", ["check data", "parse a --out b", "profile --out p"])
+@pytest.mark.parametrize("words", ["check data", "parse a --out b", "compare a.py --out c", "profile --out p"])
 def test_a_working_folder_that_was_removed_is_said(words: str, tmp_path: Path) -> None:
     """Before PyTorch is imported, which would end the process there."""
     (tmp_path / "gone").mkdir()
@@ -308,6 +308,7 @@ BAD = {
     "no checkpoint": ([*SAMPLE, "v.nii", "--checkpoint", "no.pt"], "no such checkpoint"),
     "an empty run": ([*SAMPLE, "v.nii", "--checkpoint", "."], "no checkpoints"),
     "a picture": ([*SAMPLE, "v.png", "--checkpoint", "no.pt"], "not a NIfTI name"),
+    "no step": (["compare", "no.py", "--out", "o"], "no.py: there is no such file; give a file with `def build()"),
     "a folder of ncu's": (["parse", ".", "--out", "k.csv"], ".: a folder stands there; give ncu's raw page as CSV"),
 }  # fmt: skip
 
@@ -530,7 +531,7 @@ def test_a_width_is_told_to_be_a_multiple(command: list[str], most: int, capsys)
     assert capsys.readouterr().err.splitlines()[-1].endswith(said)
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "release", "check", "profile", "parse"])
+@pytest.mark.parametrize("command", ["train", "sample", "release", "check", "compare", "profile", "parse"])
 def test_help_shows_examples(command: str, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -582,6 +583,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
         ("sample --sampler d", ["ddpm", "ddim", "dpm++"]),
         ("train --setting opt", ["opt1", "opt2", "opt12"]),
         ("train --data he", ["head"]),
+        ("comp", ["compare"]),
+        ("compare --too", ["--tools"]),
     ],
 )
 def test_a_shell_completes_what_it_printed(words: str, completed: list[str], head_folder: Path, capsys) -> None:

@@ -48,8 +48,21 @@ from medddpm import accelerate, graphed_step, load_checkpoint, restore
 COMMANDS = """
 from medddpm.cli.main import main
 
-for words in (["train", "--phantom", "1", "--out", "run", "--steps", "1"], ["check", "."], ["profile", "--out", "p"]):
+for words in (["train", "--phantom", "1", "--out", "run", "--steps", "1"], ["check", "."], ["profile", "--out", "p"],
+              ["compare", "a.py", "--out", "c"]):
     print(main(words))
+"""
+COMPARE = """
+from medddpm.cli.main import main
+
+print(main(["compare", "a.py", "--tools", "pytorch", "--device", "cpu", "--samples", "1", "--out", "c"]))
+"""
+STEP = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Conv3d(1, 1, 3), lambda model, x: model(x).square().mean(), torch.randn(1, 1, 4, 4, 4)
 """
 
 
@@ -86,12 +99,21 @@ def test_every_name_of_the_package_needs_only_what_it_requires(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+def test_compare_needs_what_its_extra_brings(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STEP)
+    done = run_without_the_rest(COMPARE, tmp_path, "pandas", "matplotlib", "nvidia-ml-py")
+    assert done.stdout.splitlines()[-1] == "0", done.stderr
+    assert (tmp_path / "c" / "compare.png").is_file()
+
+
 def test_a_command_says_which_extra_brings_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STEP)
     done = run_without_the_rest(COMMANDS, tmp_path)
-    assert done.stdout.split() == ["1"] * 3
+    assert done.stdout.split() == ["1"] * 4
     assert done.stderr.splitlines() == [
         "medddpm: train needs safetensors; pip install 'medddpm[train]'",
         "medddpm: check needs nibabel; pip install 'medddpm[train]'",
         "medddpm: profile needs pandas; pip install 'medddpm[book]'",
+        "medddpm: compare needs pandas; pip install 'medddpm[measure]'",
     ]
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.py"]

@@ -59,6 +59,8 @@ def commands(released: str, raw: str) -> list[Command]:
         Command(["parse", raw, "--out", "kernels.csv", "--setting", "opt1", "--view", "window"]),
         Command(["profile", "--out", "profiles", "--setting", "base,fast", "--view", "step", "--repeat", "1"],
                 ["--repeat", "1", "--dry-run"]),
+        Command(["compare", "step.py:build", "--out", "c", "--tools", "pytorch,tf32", "--samples", "3", "--infer"],
+                ["--dry-run"]),
         Command(["bench", "--out", "b.csv", "--setting", "base", "--samples", "3"], ["--dry-run", "--device", "cpu"]),
         Command(["book", "--only", "nosuch"], ["--only", "nosuch"]),
     ]  # fmt: skip
@@ -117,6 +119,7 @@ def good() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="medddpm-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_phantom(folder / "data", 1, (8, 8, 8))
+    (folder / "step.py").write_text("def build():\n    return model, loss_fn, batch\n")
     train = ["train", "--phantom", "1", "--out", str(folder / "trained"), *TOY, "--steps", "1", "--device", "cpu", "-q"]
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(train) == 0

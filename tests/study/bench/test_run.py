@@ -25,9 +25,9 @@ from medddpm.errors import BadInput
 from medddpm.fast import layers
 from medddpm.fast.graphs import nested
 from medddpm.fast.patch import FEATURES
-from medddpm.measure import harness, programs
+from medddpm.measure import harness, programs, subject
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.store import Store, rows_folder
+from medddpm.measure.store import Store, check_beside, rows_folder
 from medddpm.measure.tables import read_meta, read_table, write_table
 from medddpm.measure.tools import CAPTURED, INFERENCE, OPPONENTS, ORDINARY, TOOLS
 from study.bench import results, run, settings, tables, worker
@@ -200,7 +200,7 @@ def test_inference_with_bf16_weights_is_a_rival_of_the_forward_pass_alone() -> N
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with BENCH_SETTINGS["BF16 weights channels-last"].on(model) as called:
         assert {t.dtype for t in model.state_dict().values() if t.is_floating_point()} == {torch.bfloat16}
-        row = Row(Case(network.name, 16, 1, 32), INFERENCE[1], Problem(network, 16, 1, CPU), model, called)
+        row = Row(INFERENCE[1], Problem(network, 16, 1, CPU), model, called, Case(network.name, 16, 1, 32))
         assert row.work("forward")().dtype == torch.bfloat16
         assert not model.training
     for name, tensor in model.state_dict().items():
@@ -216,7 +216,7 @@ def test_a_compiled_step_that_replays_is_told_where_it_begins(monkeypatch: pytes
     counts = {}
     for name in ("compile benchmark", "reduce-overhead", "max-autotune channels-last"):
         told.clear()
-        row = Row(Case("monai-unet", 16, 1, 32), BENCH_SETTINGS[name], Problem(network, 16, 1, CPU), model, model)
+        row = Row(BENCH_SETTINGS[name], Problem(network, 16, 1, CPU), model, model, Case("monai-unet", 16, 1, 32))
         for measure in ("forward", "step"):
             work = row.work(measure)
             work()
@@ -261,7 +261,7 @@ def test_a_captured_compiled_step_gives_the_gradients_of_an_ordinary_one(tmp_pat
     setting, network, device = BENCH_SETTINGS["compile graph"], NETWORKS["monai-unet-batch"], torch.device("cuda")
     model = build(network, 16, 32).to(device)
     with setting.on(model) as called:
-        row = Row(Case(network.name, 16, 1, 32), setting, Problem(network, 16, 1, device), model, called)
+        row = Row(setting, Problem(network, 16, 1, device), model, called, Case(network.name, 16, 1, 32))
         assert row.graphed
         worker.repeated(row, "step", 2, tmp_path)
         captured = row.gradient()
@@ -558,19 +558,12 @@ def test_of_two_benches_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
 # a row
 
 
-def test_distance_is_relative_over_all_tensors() -> None:
-    theirs = [torch.tensor([3.0]), torch.tensor([[4.0, 0.0]])]
-    ours = [torch.tensor([3.0]), torch.tensor([[4.0, 0.5]])]
-    assert worker.distance(ours, theirs) == pytest.approx(0.1)
-    assert worker.distance(theirs, theirs) == 0
-
-
 def test_training_leaves_the_weights_so_that_every_sample_is_alike() -> None:
     network = NETWORKS["monai-unet"]
     model = build(network, 16, 32)
     before = [p.detach().clone() for p in model.parameters()]
     with BENCH_SETTINGS["OPT1"].on(model) as called:
-        row = Row(Case("monai-unet", 16, 1, 32), BENCH_SETTINGS["OPT1"], Problem(network, 16, 1, CPU), model, called)
+        row = Row(BENCH_SETTINGS["OPT1"], Problem(network, 16, 1, CPU), model, called, Case("monai-unet", 16, 1, 32))
         step = row.work("step")
         outputs = [step() for _ in range(3)]
     for ours, theirs in zip(model.parameters(), before, strict=True):
@@ -581,19 +574,6 @@ def test_training_leaves_the_weights_so_that_every_sample_is_alike() -> None:
     assert all(g.abs().max() > 0 for g in gradient if g.dim() > 1)
 
 
-def test_every_sample_has_a_time() -> None:
-    runs: list[int] = []
-
-    def work() -> torch.Tensor:
-        runs.append(len(runs))
-        return torch.tensor(float(len(runs)))
-
-    times, last = worker.timed(work, 5, CPU)
-    assert len(times) == len(runs) == 5
-    assert min(times) > 0
-    assert float(last) == 5
-
-
 @pytest.mark.long
 def test_whole_volumes_are_drawn_by_each_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "FEW_STEPS", (2, 3, 9))
@@ -602,7 +582,7 @@ def test_whole_volumes_are_drawn_by_each_sampler(monkeypatch: pytest.MonkeyPatch
     rows = {}
     for name in ("BASE", "FAST"):
         with BENCH_SETTINGS[name].on(model) as called:
-            rows[name] = worker.sampled(Row(case, BENCH_SETTINGS[name], Problem(network, 8, 2, CPU), model, called), 4)
+            rows[name] = worker.sampled(Row(BENCH_SETTINGS[name], Problem(network, 8, 2, CPU), model, called, case), 4)
     assert [(r["sampler"], r["steps"]) for r in rows["BASE"]] == [("ddpm", 4)]
     assert [(r["sampler"], r["steps"]) for r in rows["FAST"]] == [
         ("ddpm", 4), ("ddim", 2), ("ddim", 3), ("dpm++", 2), ("dpm++", 3),
@@ -627,7 +607,7 @@ def test_the_peak_of_every_chain_has_its_graph(monkeypatch: pytest.MonkeyPatch) 
     network, setting = NETWORKS["med-ddpm"], BENCH_SETTINGS["FAST"]
     model = build(network, 8, 32)
     with setting.on(model) as called:
-        worker.sampled(Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called), 3)
+        worker.sampled(Row(setting, Problem(network, 8, 1, CPU), model, called, Case("med-ddpm", 8, 1, 32)), 3)
     expected = [word for chain in ("ddpm", *worker.SHORT) for word in ("forget", "reset", "ddim", chain)]
     assert done == expected
 
@@ -635,15 +615,15 @@ def test_the_peak_of_every_chain_has_its_graph(monkeypatch: pytest.MonkeyPatch) 
 def test_the_peak_of_a_graphed_step_is_without_what_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As every tool's: its first step tries algorithms, and some of them take more memory than the one that is kept."""
     done: list[str] = []
-    real = worker.graphed_step
-    monkeypatch.setattr(worker, "reset_peak", lambda device: done.append("reset"))
-    monkeypatch.setattr(worker, "graphed_step", lambda *words: done.append("graph") or real(*words))
+    real = subject.graphed_step
+    monkeypatch.setattr(subject, "reset_peak", lambda device: done.append("reset"))
+    monkeypatch.setattr(subject, "graphed_step", lambda *words: done.append("graph") or real(*words))
     ordinary = Row.ordinary_step
     monkeypatch.setattr(Row, "ordinary_step", lambda row: done.append("step") or ordinary(row))
     network, setting = NETWORKS["med-ddpm"], BENCH_SETTINGS["graphed_step"]
     model = build(network, 8, 32)
     with setting.on(model) as called:
-        row = Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called)
+        row = Row(setting, Problem(network, 8, 1, CPU), model, called, Case("med-ddpm", 8, 1, 32))
         worker.repeated(row, "step", 1, tmp_path)
     assert done == ["step", "reset", "graph"]
 
@@ -671,11 +651,11 @@ def test_a_graphed_step_without_its_graph_has_no_row(tmp_path: Path, monkeypatch
         def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
             return inputs[0].sum(), inputs[0]
 
-    monkeypatch.setattr(worker, "graphed_step", lambda *words: Graphless())
+    monkeypatch.setattr(subject, "graphed_step", lambda *words: Graphless())
     network, setting = NETWORKS["med-ddpm"], BENCH_SETTINGS["graphed_step"]
     model = build(network, 8, 32)
     with setting.on(model) as called:
-        row = Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called)
+        row = Row(setting, Problem(network, 8, 1, CPU), model, called, Case("med-ddpm", 8, 1, 32))
         with pytest.raises(BadInput, match="it has no graph: the loss keeps changing"):
             worker.repeated(row, "step", 1, tmp_path)
 
@@ -704,7 +684,7 @@ def of(folder: Path) -> Store:
 
 
 def has_reference(folder: Path, case: Case) -> bool:
-    results.check_reference(of(folder), case)
+    check_beside(of(folder), case.reference_key)
     return case.reference(folder / "bench.rows").is_file()
 
 
@@ -855,7 +835,7 @@ def test_rows_of_another_run_do_not_stand_in_the_table(folder: Path, monkeypatch
     reference = case.reference(rows)
     assert reference.is_file()
     (rows / f"{case.reference_key}.json").unlink()
-    results.check_reference(store, case)
+    check_beside(store, case.reference_key)
     assert not reference.is_file(), "the output of another run is no reference"
 
 
@@ -1072,28 +1052,3 @@ def test_rows_are_sorted_as_the_ladder_is() -> None:
 
 def test_the_ladder_names_no_feature_that_accelerate_lacks() -> None:
     assert (*settings._features, "hopper") == FEATURES
-
-
-def test_a_gpu_is_timed_once_its_clocks_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[int] = []
-
-    def timed(work: object, samples: int, device: torch.device) -> tuple[list[float], None]:
-        ran.append(samples)
-        return [40.0] * samples, None
-
-    monkeypatch.setattr(worker, "timed", timed)
-    assert worker.settle(torch.rand, torch.device("cuda")) == 75, "of 40 ms each, three seconds"
-    assert ran == [3, 75]
-    assert worker.settle(torch.rand, torch.device("cpu")) == 1
-    assert ran == [3, 75]
-
-
-@pytest.mark.parametrize(("ms", "runs"), [(4.0, 20), (400.0, 7), (9000.0, 3)])
-def test_the_hosts_time_begins_on_an_idle_gpu(ms: float, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    clock = itertools.count()
-    monkeypatch.setattr(worker, "wait", lambda device: done.append("wait"))
-    monkeypatch.setattr(worker.time, "perf_counter", lambda: float(next(clock)))
-    assert worker.launching(lambda: done.append("work"), ms, torch.device("cuda")) == 1000
-    assert done == ["wait", "work"] * runs
-    assert worker.launching(lambda: done.append("work"), ms, CPU) is None

@@ -1,4 +1,4 @@
-"""Measures a GPU's power and clock while a row of the bench is timed, by NVML beside the timed process."""
+"""Measures a GPU's power and clock while work is timed, by NVML beside the timed process."""
 
 from __future__ import annotations
 
