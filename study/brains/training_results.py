@@ -24,7 +24,10 @@ from study.records.packing import packed
 
 TABLE = "trainings.csv"
 SHOWN = (0.05, 1.0, 5.0, 20.0)  # of `RATIOS`, in the summary
-KINDS = {"contrast": "{}", "side": "{}³", "channels": "{} channels", "setting": "{}", "wanted_s": "{:g} s"}
+KINDS = {
+    "contrast": "{}", "side": "{}³", "channels": "{} channels", "heads": "{} heads", "setting": "{}",
+    "wanted_s": "{:g} s", "wanted_steps": "{:.0f} steps",
+}  # fmt: skip
 """The columns in which trainings of an arm may differ, and how the summary says so."""
 
 _NOT_READ = "give a tar that `study trainings --pack` wrote, or a folder of its results"
@@ -98,6 +101,7 @@ def summary(table: pd.DataFrame) -> str:
     if table.empty:
         return "no training has a result"
     lines = [["arm", "seeds", "steps", "seconds", *(f"x_0 at {ratio:g}" for ratio in SHOWN), "loss", "back %"]]
+    table = table.assign(wanted_steps=table["steps"].where(table["wanted_s"].isna()))
     varies = table.groupby("arm")[list(KINDS)].nunique(dropna=False).max() > 1
     for (arm, *of), part in table.groupby(["arm", *KINDS], sort=False, dropna=False):
         by_seed = part.drop_duplicates("seed")

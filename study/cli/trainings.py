@@ -62,7 +62,7 @@ def add_trainings(commands: Commands[Parser]) -> None:
     length.add_argument(
         "--seconds", type=positive, metavar="X",
         help="of each training, whose steps the machine's speed then sets, and with them the cosine's end (recipe: "
-        "120; models: 960)",
+        "120; models: 600, at 128³ 1080)",
     )  # fmt: skip
     length.add_argument(
         "--steps",

@@ -278,6 +278,9 @@ def test_the_summary_names_what_an_arms_trainings_differ_in(tmp_path: Path) -> N
     leave(tmp_path, Training("plain", steps=40), setting="FAST")
     names = [line.split("  ")[0] for line in summary(collect(Store(tmp_path, META))).splitlines()[1:]]
     assert names == ["plain 64³ FAST", "ours 32³ FAST", "ours 32³ OPT1", "ours 64³ FAST"]
+    leave(tmp_path, Training("plain", steps=80), setting="FAST", steps=80)
+    names = [line.split("  ")[0] for line in summary(collect(Store(tmp_path, META))).splitlines()[1:]]
+    assert names[:3] == ["plain 64³ FAST 40 steps", "plain 64³ FAST 80 steps", "ours 32³ FAST 40 steps"]
 
 
 def test_an_error_that_grows_between_marks_is_in_the_summary(tmp_path: Path) -> None:
