@@ -53,16 +53,16 @@ def test_there_are_five_short_scripts() -> None:
 
 
 @pytest.mark.long
-def test_a_volume_file_for_a_mask_file(tmp_path: Path) -> None:
+def test_volume_files_for_a_mask_file(tmp_path: Path) -> None:
     mask, _ = turned(tmp_path / "data", (40, 48, 44))
     mask.rename(tmp_path / "mask.nii.gz")
     printed = run(tmp_path, "sample_to_files")
-    assert printed == "volume.nii.gz\n"
-    volume, mask = nib.load(tmp_path / "volume.nii.gz"), nib.load(tmp_path / "mask.nii.gz")
+    assert printed == "volume_t1.nii.gz volume_t2.nii.gz volume_flair.nii.gz\n"
+    volume, mask = nib.load(tmp_path / "volume_t1.nii.gz"), nib.load(tmp_path / "mask.nii.gz")
     assert volume.shape == mask.shape
     assert np.array_equal(volume.affine, mask.affine)
     assert nib.aff2axcodes(volume.affine) == ("P", "L", "I")
-    assert note_of(tmp_path / "volume.nii.gz").startswith("seed 7, sde-dpm++ 3, of ")
+    assert note_of(tmp_path / "volume_t1.nii.gz").startswith("seed 7, sde-dpm++ 3, of ")
     data, labels = volume.get_fdata(), np.asarray(mask.dataobj)
     assert 0 <= data.min() < data.max() <= 1
     assert data[labels == 1].mean() > data[labels == 0].mean() + 0.1, "the brain is brighter than the air"

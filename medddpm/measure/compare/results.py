@@ -97,6 +97,9 @@ def printed(table: pd.DataFrame) -> str:
     ]
     for why, rows in table[table["median_ms"].isna()].groupby("why", sort=False):
         lines.append(f"not measured: {', '.join(rows['tool'])}: {why}")
+    if _known(timed):  # else `judged` says why there are none
+        for why, rows in timed[timed["why"].notna()].groupby("why", sort=False):
+            lines.append(f"without errors: {', '.join(rows['tool'])}: {why}")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -108,6 +111,8 @@ def _share(value: float) -> str:
 def judged(table: pd.DataFrame) -> str:
     """Says what the mark in `printed` means, or why nobody can tell errors."""
     timed = table[table["median_ms"].notna()]
+    if len(timed) == 1:
+        return "One tool was measured, and there is nothing to compare it with."
     words = {"rel_error_output": "outputs", "rel_error_grad": "gradients"}
     known = [f"{_share(timed[f'autocast_{name}'].iloc[0])} of {words[name]}" for name in _known(timed)]
     if not known:
@@ -116,9 +121,20 @@ def judged(table: pd.DataFrame) -> str:
     mark = f"* is the fastest row with at most {SLACK:g} times these errors."
     if best(table) is None:
         mark = f"No row has at most {SLACK:g} times these errors."
+    elif _overlaps(timed):
+        mark += (
+            f" Its times overlap those of {PLAIN}: before you change anything, measure again with nothing else running."
+        )
     return (
         f"Errors are relative to float32 without TF32; those of BF16 autocast alone are {' and '.join(known)}.\n{mark}"
     )
+
+
+def _overlaps(timed: pd.DataFrame) -> bool:
+    """Returns whether a tenth of the best row's times are longer than a tenth of those of PyTorch as it comes."""
+    ends = {row["tool"]: (row["p10_ms"], row["p90_ms"]) for row in timed.to_dict("records")}
+    chosen = best(timed)
+    return chosen != PLAIN and PLAIN in ends and bool(ends[chosen][1] > ends[PLAIN][0])
 
 
 def draw(table: pd.DataFrame, title: str, path: Path) -> bool:

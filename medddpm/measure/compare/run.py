@@ -135,7 +135,9 @@ def tell(out: Path, title: str, known: Mapping[str, Any], measure: str, device: 
     with replacing(out / LINES) as temporary:
         temporary.write_text(text, encoding="utf-8")
     yours = "model, loss_fn and loader" if measure == "step" else "model and inputs"
-    first = "PyTorch as it comes is the fastest: your program may stay as it is.\n" if chosen == results.PLAIN else ""
+    several = table["median_ms"].count() > 1
+    stay = "PyTorch as it comes is the fastest of what was measured: your program may stay as it is.\n"
+    first = stay if several and chosen == results.PLAIN else ""
     print(f"\n{first}Lines for your program with {chosen} ({yours} are yours; also in {out / LINES}):\n\n{text}")
 
 
@@ -182,7 +184,7 @@ def _check_same(store: Store, identity: Mapping[str, str], out: Path, again: boo
 def _job(file: StepFile, name: str, options: Options, folder: Path, known: Mapping[str, Any]) -> Job:
     words: dict[str, object] = {
         "file": file.path, "function": file.function, "tool": name, "measure": options.measure,
-        "samples": options.samples, "device": options.device, "folder": folder,
+        "samples": options.samples, "device": options.device, "folder": folder.absolute(),
     }  # fmt: skip
     is_reference = name == REFERENCE
     return Job(

@@ -240,12 +240,26 @@ def test_the_best_row_is_the_fastest_whose_errors_are_no_worse_than_autocasts() 
     assert printed[2].split() == ["*", "accelerate", "3", "3", "to", "3", "3.00", "1", "1.1%", "1%"]
     assert printed[-1] == "not measured: tf32: it broke"
     assert "those of BF16 autocast alone are 1% of outputs and 1% of gradients" in results.judged(table)
-    worse = rows(("channels-last", 2.0, 0.02, 0.0))
+    worse = rows(("pytorch", 9.0, 0.02, 0.0), ("channels-last", 2.0, 0.02, 0.0))
     assert results.best(worse) is None
     assert results.judged(worse).endswith("No row has at most 1.1 times these errors.")
     unknown = rows(("pytorch", 9.0, 0.0, 0.0), ("accelerate", 3.0, None, None))
     assert results.best(unknown) == "pytorch", "what nobody can tell is not as exact"
     assert results.best(rows()) is None
+
+
+def test_a_best_row_that_is_none_is_said() -> None:
+    table = rows(("pytorch", 9.0, 0.0, 0.0), ("accelerate", 8.0, 0.01, 0.01))
+    assert results.judged(table).endswith("these errors.")
+    table.loc[table["tool"] == "accelerate", "p90_ms"] = 9.5
+    assert "Its times overlap those of pytorch" in results.judged(table)
+    assert results.judged(rows(("accelerate", 8.0, 0.01, 0.01))).startswith("One tool was measured")
+
+
+def test_a_row_without_errors_beside_others_says_why() -> None:
+    table = rows(("pytorch", 9.0, 0.0, 0.0), ("accelerate", 3.0, None, None))
+    table.loc[table["tool"] == "accelerate", "why"] = "it builds other weights"
+    assert "without errors: accelerate: it builds other weights" in results.printed(table).splitlines()
 
 
 def test_where_errors_are_unknown_the_fastest_is_marked_and_that_is_said() -> None:
