@@ -15,7 +15,7 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,28 @@ class StepFile:
 
     def identity(self) -> dict[str, str]:
         """Returns what tells the rows of this step from another's: the file's name and content, and the function."""
-        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
-        return {"file": self.path.name, "sha256": digest, "function": self.function}
+        return {"file": self.path.name, "sha256": _sum(self.path), "function": self.function}
+
+    def imports(self) -> dict[str, str]:
+        """Returns the SHA-256 of each module in the file's folder that this process has imported, by its path there."""
+        file, folder = self.path.resolve(), self.path.resolve().parent
+        names = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        paths = {Path(name) for name in names if name}
+        theirs = (path for path in sorted(paths) if path.is_relative_to(folder) and path != file)
+        return {
+            path.relative_to(folder).as_posix(): _sum(path)
+            for path in theirs
+            if path.suffix == ".py" and "site-packages" not in path.parts
+        }
+
+    def changed(self, imports: Mapping[str, str]) -> list[str]:
+        """Returns the modules of an earlier `imports` that have another content now, or are gone."""
+        paths = {name: self.path.resolve().parent / name for name in imports}
+        return [name for name, path in paths.items() if not path.is_file() or _sum(path) != imports[name]]
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def step_file(text: str) -> StepFile:

@@ -92,7 +92,7 @@ def compare(file: StepFile, out: Path, options: Options, *, command: Sequence[st
     print(f"{file}: a {WORDS[options.measure]} under {len(asked)} tools, {machine}", flush=True)
     store = Store(folder, {**meta, "commit": meta["commit"] or f"medddpm {medddpm.__version__}"})
     with store.alone():
-        _check_same(store, {**file.identity(), "measure": options.measure}, out, options.again)
+        _check_same(store, file, options.measure, out, options.again)
         if "unjudged" not in (store.read(REFERENCE) or {}):
             check_beside(store, REFERENCE)
         if harness.run([reference], store, again=options.again, device=options.device):
@@ -164,18 +164,23 @@ def _missing(store: Store, idle: Mapping[str, str]) -> dict[str, str]:
     return {**idle, **{title.partition(",")[0]: why for title, why in store.failed.items()}}
 
 
-def _check_same(store: Store, identity: Mapping[str, str], out: Path, again: bool) -> None:
+def _check_same(store: Store, file: StepFile, measure: str, out: Path, again: bool) -> None:
     """Checks that what is there was measured of this step; with `again`, removes what was not.
 
     Raises:
         BadInput: it was not.
     """
-    others = [result["of"] for result in store.results() if result.get("of", identity) != identity]
-    if not others:
+    identity = {**file.identity(), "measure": measure}
+    there = store.results()
+    others = [result["of"] for result in there if result.get("of", identity) != identity]
+    changed = [name for result in there for name in file.changed(result.get("imports", {}))]
+    if not others and not changed:
         return
     if not again:
-        what = "measure" if {**others[0], "measure": ""} == {**identity, "measure": ""} else "content or function"
-        problem = f"it has rows of {others[0]['file']} with another {what}"
+        problem = f"it has rows from before {next(iter(changed), '')} was changed, which {file.path.name} imports"
+        if others:
+            what = "measure" if {**others[0], "measure": ""} == {**identity, "measure": ""} else "content or function"
+            problem = f"it has rows of {others[0]['file']} with another {what}"
         raise BadInput(out, problem, "give another --out, or --again to replace them")
     for path in store.folder.glob("*.json"):
         path.unlink()

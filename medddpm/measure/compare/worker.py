@@ -76,7 +76,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise BadInput(str(file), "loss_fn calls only parts of the network, never the network", remedy)
     if arguments.tool == REFERENCE:
         for _ in rounds():
-            reference(step, arguments.measure, arguments.folder, {"of": known, "date": now()})
+            reference(
+                step, arguments.measure, arguments.folder, {"of": known, "imports": file.imports(), "date": now()}
+            )
         return
     tool = next(tool for tool in COMPARED if tool.slug == arguments.tool)
     with tool.on(step.model) as called:
@@ -90,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
             check_finite(result, tool.slug)
             report = {"acceleration": str(getattr(step.model, "acceleration", ""))} if tool.reader else {}
             path = round_path(arguments.folder / f"{tool.slug}.json", number)
-            write_json(path, {"of": known, "date": now(), **result, **report})
+            write_json(path, {"of": known, "imports": file.imports(), "date": now(), **result, **report})
             subject.end()
 
 

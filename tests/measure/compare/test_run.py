@@ -269,6 +269,19 @@ def test_where_errors_are_unknown_the_fastest_is_marked_and_that_is_said() -> No
     assert results.judged(table).startswith("Errors are unknown: the network draws.\n* is the fastest;")
 
 
+def test_rows_from_before_an_imported_module_was_changed_are_not_mixed(write: Write, tmp_path: Path, capsys) -> None:
+    path = write(("import torch\n", "import toy_step_parts\nimport torch\n"))
+    parts = path.with_name("toy_step_parts.py")
+    parts.write_text("N = 1\n")
+    words = ["compare", str(path), *TOY, "--tools", "pytorch", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert main(words) == 0
+    capsys.readouterr()
+    parts.write_text("N = 2\n")
+    assert main(words) == 1
+    assert "it has rows from before toy_step_parts.py was changed, which toy_step.py imports" in complaints(capsys)[0]
+
+
 def test_where_no_tool_does_anything_the_table_says_so(write: Write, tmp_path: Path, capsys) -> None:
     assert main(["compare", str(write()), *TOY, "--tools", "accelerate", "--out", str(tmp_path / "out")]) == 0
     assert "not measured: accelerate: its kernels" in capsys.readouterr().out
