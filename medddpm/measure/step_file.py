@@ -15,7 +15,7 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,10 @@ class StepFile:
             if path.suffix == ".py" and "site-packages" not in path.parts
         }
 
-    def changed(self, imports: Mapping[str, str]) -> list[str]:
-        """Returns the modules of an earlier `imports` that have another content now, or are gone."""
-        paths = {name: self.path.resolve().parent / name for name in imports}
-        return [name for name, path in paths.items() if not path.is_file() or _sum(path) != imports[name]]
+    def changed(self, imports: Iterable[tuple[str, str]]) -> list[str]:
+        """Returns the modules among pairs of earlier `imports` that have another content now, or are gone."""
+        folder = self.path.resolve().parent
+        return [name for name, sum_ in imports if not (folder / name).is_file() or _sum(folder / name) != sum_]
 
 
 def _sum(path: Path) -> str:

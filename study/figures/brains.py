@@ -25,8 +25,6 @@ TISSUE_NAMES = {
     "grey": "grey matter",
     "csf": "outer CSF",
     "ventricles": "ventricles",
-    "oedema": "oedema",
-    "tumour": "tumour",
     "brain": "brain",
 }
 _SHOWN = ("white", "grey", "csf", "ventricles")

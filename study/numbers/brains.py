@@ -13,9 +13,13 @@ _FOLDER = "joint"  # of the samples that are shown
 
 
 @cache
+def _record(root: Path) -> tables.BrainsRecord:
+    return tables.recorded(root, "H200")
+
+
 def _samples(root: Path) -> pd.DataFrame:
     """Returns the verdicts on the model's samples as wholes."""
-    wholes = tables.recorded(root, "H200").wholes
+    wholes = _record(root).wholes
     return wholes[(wholes["folder"] == _FOLDER) & (wholes["samples"] != "heads")]
 
 
@@ -32,7 +36,7 @@ def drawn(root: Path) -> str:
 
 def minutes(root: Path) -> str:
     """Returns the minutes of the model's training: "5.6"."""
-    (model,) = _samples(root)["samples"].str.rpartition(".")[0].unique()
-    trainings = tables.recorded(root, "H200").trainings
+    (model,) = tables.sampled(_samples(root))["model"].unique()
+    trainings = _record(root).trainings
     (seconds,) = trainings.loc[trainings["steps"] == int(model.split("_")[5].removesuffix("steps")), "seconds"].unique()
     return f"{seconds / 60:.1f}"

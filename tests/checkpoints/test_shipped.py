@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import judge
 from helpers.repository import ROOT
 from safetensors import safe_open
 
@@ -29,15 +30,11 @@ from medddpm.cli.main import main
 from medddpm.data.heads import Heads
 from medddpm.data.phantom import write_phantom
 from medddpm.errors import BadInput
-from medddpm.quality.measures import Measured, measure
-from medddpm.quality.tissues import segment
 from medddpm.sampling import recommended
 from medddpm.training.release import card_of
-from study.brains import segmenters
-from study.brains.ranges import Ranges, relative_texture
 from study.brains.subjects import HELD_OUT, HeadName, of_names
 
-BASELINE, RECORDS = ROOT / "tests" / "baseline", ROOT / "figures" / "records" / "H200"
+BASELINE = ROOT / "tests" / "baseline"
 HEAD = HeadName(HELD_OUT, 0)
 MASK = BASELINE / "head-64-mask.nii.gz"
 """Of `HEAD`, which no training saw; kept as a file, so that every machine has it to the last voxel."""
@@ -67,13 +64,8 @@ def coarse(volumes: np.ndarray) -> pd.DataFrame:
 
 def verdicts(images: torch.Tensor) -> dict[str, bool]:
     """Returns whether volumes (3, D, W, H) in [-1, 1] drawn for MASK pass for a head, by the committed judge."""
-    network, _ = segmenters.read(RECORDS / "judge_all_segmenter.safetensors")
-    ranges = Ranges.read(RECORDS / "judge_all_ranges.json")
     drawn = replace(of_names([HEAD], (64, 64, 64), CONTRASTS, processes=1), images=images[None])
-    seen = segment(network, drawn.images)
-    numbers = measure(Measured(drawn.images, drawn.masks, seen, drawn.voxel, drawn.tissues), CONTRASTS)
-    rows = ranges.verdicts(relative_texture(numbers, ranges.texture))
-    return {row["group"]: bool(row["passes"]) for row in rows}
+    return {row["group"]: bool(row["passes"]) for row in judge.verdicts("all", drawn, CONTRASTS)}
 
 
 def test_there_is_a_default_and_it_is_named_where_another_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

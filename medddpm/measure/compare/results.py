@@ -119,9 +119,9 @@ def judged(table: pd.DataFrame) -> str:
         why = next(iter(timed["why"].dropna()), "float32's outputs and gradients are all zero")
         return f"Errors are unknown: {why}.\n* is the fastest; nothing here tells whether it computes the same."
     mark = f"* is the fastest row with at most {SLACK:g} times these errors."
-    if best(table) is None:
+    if (chosen := best(table)) is None:
         mark = f"No row has at most {SLACK:g} times these errors."
-    elif _overlaps(timed):
+    elif _overlaps(timed, chosen):
         mark += (
             f" Its times overlap those of {PLAIN}: before you change anything, measure again with nothing else running."
         )
@@ -130,10 +130,9 @@ def judged(table: pd.DataFrame) -> str:
     )
 
 
-def _overlaps(timed: pd.DataFrame) -> bool:
-    """Returns whether a tenth of the best row's times are longer than a tenth of those of PyTorch as it comes."""
+def _overlaps(timed: pd.DataFrame, chosen: str) -> bool:
+    """Returns whether a tool's times reach into those of PyTorch as it comes: its 90th percentile over their 10th."""
     ends = {row["tool"]: (row["p10_ms"], row["p90_ms"]) for row in timed.to_dict("records")}
-    chosen = best(timed)
     return chosen != PLAIN and PLAIN in ends and bool(ends[chosen][1] > ends[PLAIN][0])
 
 

@@ -173,7 +173,7 @@ def _check_same(store: Store, file: StepFile, measure: str, out: Path, again: bo
     identity = {**file.identity(), "measure": measure}
     there = store.results()
     others = [result["of"] for result in there if result.get("of", identity) != identity]
-    changed = [name for result in there for name in file.changed(result.get("imports", {}))]
+    changed = file.changed(sorted({pair for result in there for pair in result.get("imports", {}).items()}))
     if not others and not changed:
         return
     if not again:

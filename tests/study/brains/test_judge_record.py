@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
+from helpers import judge
 from torch import Tensor
 
-from medddpm.quality.measures import Measured, measure
-from medddpm.quality.tissues import segment
-from study.brains import segmenters
-from study.brains.ranges import Ranges, relative_texture
 from study.brains.subjects import HELD_OUT, Subjects, subjects
-
-RECORDS = Path(__file__).parents[3] / "figures" / "records" / "H200"
 
 
 def passing(volumes: Subjects) -> int:
     """Returns how many volumes have a head's anatomy."""
-    network, _ = segmenters.read(RECORDS / "judge_t1_segmenter.safetensors")
-    ranges = Ranges.read(RECORDS / "judge_t1_ranges.json")
-    seen = segment(network, volumes.images)
-    numbers = measure(Measured(volumes.images, volumes.masks, seen, volumes.voxel, volumes.tissues), ("t1",))
-    verdicts = ranges.verdicts(relative_texture(numbers, ranges.texture))
-    return sum(row["passes"] for row in verdicts if row["group"] == "anatomy")
+    return sum(row["passes"] for row in judge.verdicts("t1", volumes, ("t1",)) if row["group"] == "anatomy")
 
 
 def texture(image: Tensor, brain: Tensor) -> Tensor:
