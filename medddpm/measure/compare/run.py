@@ -97,8 +97,8 @@ def compare(file: StepFile, out: Path, options: Options, *, command: Sequence[st
     with store.alone():
         _check_same(store, file, options.measure, out, options.again)
         if not options.again and (fewer := _with_fewer(store, asked, options.samples)):
-            rows = f"rows with fewer than {options.samples} samples stay: {', '.join(fewer)}"
-            print(f"{out}: {rows}; --again measures all anew", flush=True)
+            stay = f"rows with fewer than {options.samples} samples stay: {', '.join(fewer)}"
+            print(f"{out}: {stay}; --again measures all anew", flush=True)
         if "unjudged" not in (store.read(REFERENCE) or {}):
             check_beside(store, REFERENCE)
         if harness.run([reference], store, again=options.again, device=options.device):
