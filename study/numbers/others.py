@@ -10,6 +10,7 @@ from medddpm.fast.kernels import cards
 from medddpm.measure.tables import read_meta, read_table
 from study.bench.sentences import exact
 from study.convnext import tables as convnext
+from study.records import gpu_tests as of_cards
 from study.records import schemas
 from study.scaling import tables as scaling
 
@@ -32,6 +33,19 @@ def gpu_tests_day(root: Path, card: str, record: str) -> str:
     """Returns the day on which they ran: "28 November"."""
     day = pd.Timestamp(read_meta(_folder(root, card) / f"{record}.csv")["date"])
     return f"{day.day} {day.month_name()}"
+
+
+def tests_on_cards(root: Path) -> list[str]:
+    """Returns a row a card, or several of a kind: how their tests ended, what was skipped, the day and versions."""
+    return of_cards.account(root)
+
+
+def tests_by_file(root: Path) -> list[str]:
+    """Returns a row a file of tests: how they ended on each card, "–" where the card's run is older than the file."""
+    ran = of_cards.by_file(root)
+    ended = ran.apply(lambda row: ", ".join(f"{count} {how}" for how, count in row.items() if count), axis="columns")
+    table = ended.unstack("card")[ran.index.unique("card")].fillna("–")
+    return [f"|`{file}`|{'|'.join(cells)}|" for file, cells in zip(table.index, table.to_numpy(), strict=True)]
 
 
 def card_rows(_root: Path) -> list[str]:
