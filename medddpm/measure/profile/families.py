@@ -117,7 +117,7 @@ FAMILIES = (
     Family("unrolled_elementwise_kernel", "pointwise", r"unrolled_elementwise_kernel", "KN4"),
     Family("elementwise_kernel", "pointwise", r"elementwise", "KN4"),
     Family(
-        "reduce_kernel", "reduction", r"(?i:reduce)|cub::|DeviceScan|(?:selective|segmented)_scan|scan_(?:inn|out)ermost"
+        "reduce_kernel", "reduction", r"(?i:reduce)|cub::|DeviceScan|selective_scan|scan_(?:inn|out)ermost"
     ),
     # Not kernels: the driver fills and copies by engines of its own, and only a trace shows it.
     Family("memset and memcpy", "layout", r"(?i:^\W*(?:cuda ?)?mem(?:set|cpy))"),

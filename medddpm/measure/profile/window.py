@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from medddpm.errors import BadInput, printable
 from medddpm.measure.profile import starts, windows
@@ -24,7 +23,6 @@ SHOWN = ("duration_ns", "instructions", "tensor_pct", "dram_pct")  # panels of t
 FLOOR, CEILING = 1e-3, 1e6  # least and largest ratio that the picture shows
 PHASES = ("load", "forward", "backward", "update")  # as `trace.PHASES`, whose module imports PyTorch
 POINTS = 600  # parts of a curve whose least and most are drawn
-INK = "#7f8081"  # of text and frames in a picture for a page, which puts the reader's colour of text in its place
 LINE, BAND = "#D55E00", "#009E73"  # Okabe & Ito's vermilion and green, legible on white and on black
 
 
@@ -140,94 +138,78 @@ def write(path: Path, order: Ordered, start: int, count: int, meta: Mapping[str,
     ratios = starts.curve(order, count)
     if path.name.endswith((".csv", ".csv.gz")):
         return write_table(ratios, path, starts.CURVE, meta)
-    figure = drawn(ratios, order.run, start, count, width=8.0)
-    with replacing(path) as temporary:
-        _save(figure, temporary, path.suffix.removeprefix("."))
+    import matplotlib as mpl
+
+    figure = drawn(ratios, order.run, start, count)
+    with replacing(path) as temporary, mpl.rc_context({"svg.hashsalt": "medddpm"}):
+        figure.savefig(temporary, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path
 
 
-def _save(figure: Any, target: Any, kind: str) -> None:
-    import matplotlib as mpl
-
-    with mpl.rc_context({"svg.hashsalt": "medddpm", "svg.fonttype": "none"}):
-        figure.savefig(target, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-
-
-def drawn(ratios: pd.DataFrame, run: pd.DataFrame, start: int, count: int, width: float, ink: str = "#222222") -> Any:
+def drawn(ratios: pd.DataFrame, run: pd.DataFrame, start: int, count: int) -> Any:
     """Draws a window's answer divided by the step's over the launch that the window begins with.
 
     Args:
         ratios: of `starts.curve`.
         run: the launches that starts count, of `starts.ordered`.
         start, count: the window that is marked.
-        width: inches.
-        ink: colour of text and frames.
 
     Returns:
         matplotlib's figure.
     """
-    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shown = [name for name in SHOWN if ratios[name].notna().any()] or ["duration_ns"]
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    style: dict[Any, Any] = {"font.size": 9, "axes.linewidth": 0.6, **dict.fromkeys(inked, ink)}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(width, 0.9 + 1.15 * len(shown)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-        for axis, name in zip(axes, shown, strict=True):
-            _shade(axis, windows.phases(run), named=axis is axes[0], ink=ink)
-            axis.axhspan(1 - starts.CLOSE, 1 + starts.CLOSE, color=BAND, alpha=0.35, linewidth=0)
-            x, y = _thinned(ratios["start"].to_numpy(float), ratios[name].to_numpy(float))
-            axis.plot(x, np.clip(y, FLOOR, CEILING), color=LINE, linewidth=1.0)
-            axis.axvline(start, color=ink, linewidth=0.8, linestyle=":")
-            axis.set_yscale("log")
-            low, high = axis.get_ylim()
-            axis.set_ylim(max(low, FLOOR / 1.5), max(high, 2.0))
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.set_title(f"{TITLES[name]}: window ÷ step", loc="left", fontsize=9)
-            axis.spines[["top", "right"]].set_visible(False)
-        axes[-1].set_xlabel(f"first launch of a window of {count}")
-        axes[-1].set_xlim(0, max(1, int(ratios["start"].max())))
+    figure = Figure(figsize=(8, 0.9 + 1.15 * len(shown)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, name in zip(axes, shown, strict=True):
+        _shade(axis, windows.phases(run), named=axis is axes[0])
+        axis.axhspan(1 - starts.CLOSE, 1 + starts.CLOSE, color=BAND, alpha=0.35, linewidth=0)
+        x, y = thinned(ratios["start"].to_numpy(float), ratios[name].to_numpy(float))
+        axis.plot(x, y, color=LINE, linewidth=1.0)
+        axis.axvline(start, color="#222222", linewidth=0.8, linestyle=":")
+        low, high = span(y)
+        axis.set(yscale="log", ylim=(low / 1.3, 1.3 * high))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.set_title(f"{TITLES[name]}: window ÷ step", loc="left", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel(f"first launch of a window of {count}")
+    axes[-1].set_xlim(0, max(1, int(ratios["start"].max())))
     return figure
 
 
-def _shade(axis: Any, stretches: pd.DataFrame, named: bool, ink: str) -> None:
+def _shade(axis: Any, stretches: pd.DataFrame, named: bool) -> None:
     """Shades every second phase, and names those that are long enough."""
-    end = int(stretches["end"].iloc[-1])
-    for place, (phase, first, last) in enumerate(stretches.itertuples(index=False)):
-        if last - first < 0.01 * end:
-            continue
-        axis.axvspan(first, last, color=ink, alpha=0.16 if place % 2 else 0.0, linewidth=0)
-        if named and phase in PHASES and last - first > 0.15 * end:
+    for place, (phase, first, last) in enumerate(long_phases(stretches)):
+        axis.axvspan(first, last, color="#222222", alpha=0.12 if place % 2 else 0.0, linewidth=0)
+        if named and phase in PHASES and last - first > 0.15 * int(stretches["end"].iloc[-1]):
             axis.annotate(
                 phase, ((first + last) / 2, 1), (0, -2), xycoords=("data", "axes fraction"),
                 textcoords="offset points", ha="center", va="top", fontsize=8,
             )  # fmt: skip
 
 
-def _thinned(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """Returns a curve's least and most value in each of at most `POINTS` parts; a short curve as it is."""
+def long_phases(stretches: pd.DataFrame) -> list[tuple[str, int, int]]:
+    """Returns the stretches of `windows.phases` that have a hundredth of the launches: name, begin, end."""
+    end = int(stretches["end"].iloc[-1])
+    rows = stretches[stretches["end"] - stretches["begin"] >= 0.01 * end]
+    return [(str(phase), int(first), int(last)) for phase, first, last in rows.itertuples(index=False)]
+
+
+def span(y: NDArray[np.float64]) -> tuple[float, float]:
+    """Returns the least and the most of a picture's axis of ratios: those of the curve, with room around 1."""
+    return float(np.nanmin([0.5, *y])), float(np.nanmax([2.0, *y]))
+
+
+def thinned(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns a curve within `FLOOR` and `CEILING`: the least and the most of each of at most `POINTS` parts."""
+    y = np.clip(y, FLOOR, CEILING)
     if len(x) <= 2 * POINTS:
         return x, y
-    parts = np.array_split(np.nan_to_num(y, nan=0.0), POINTS)
+    parts = np.array_split(np.nan_to_num(y, nan=FLOOR), POINTS)
     begins = np.cumsum([0, *(len(part) for part in parts[:-1])])
     ends = [sorted({at + part.argmin(), at + part.argmax()}) for at, part in zip(begins, parts, strict=True)]
     chosen = np.concatenate(ends).astype(int)
     return x[chosen], y[chosen]
-
-
-def inline(figure: Any) -> str:
-    """Returns a figure of `drawn` with `ink=INK` as SVG for a page: text as text, in the page's own colour."""
-    stream = io.BytesIO()
-    figure.patch.set_alpha(0.0)
-    for axis in figure.axes:
-        axis.patch.set_alpha(0.0)
-    _save(figure, stream, "svg")
-    text = stream.getvalue().decode()
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
-    named = set(re.findall(r"#([\w-]+)", text))
-    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in named else "", text)
-    return re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

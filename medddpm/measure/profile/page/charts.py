@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from medddpm.measure.profile import summaries
+from medddpm.measure.profile import starts, summaries, window, windows
 from medddpm.measure.profile.families import GROUPS, family_named
 from medddpm.measure.profile.instructions import CLASSES
-from medddpm.measure.profile.starts import RATES
+from medddpm.measure.profile.starts import RATES, TITLES
 
 FAMILIES = 8  # of most time that a chart shows
+APART = 16.0  # percent of a curve's height that two labels need
 WARPS = 64.0  # that an SM of an A100 or H100 holds
 STALLS = {"stall_long_scoreboard": "memory", "stall_math_pipe": "a busy pipe", "stall_branch": "a branch"}
 
@@ -47,6 +49,55 @@ class Chart:
     note: str
     bars: Sequence[Bar]
     legend: Sequence[tuple[str, int]] = ()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve over the starts of a window; places in percent of the width, heights from the top in percent.
+
+    Args:
+        title: of the counter.
+        points: of the line, as SVG has them.
+        ticks: labels of the axis, with their heights.
+        band: from where to where a window's answer is close to the step's.
+        mark: where the marked window begins.
+        shades: begin and width of every second phase.
+    """
+
+    title: str
+    points: str
+    ticks: Sequence[tuple[str, float]]
+    band: tuple[float, float]
+    mark: float
+    shades: Sequence[tuple[float, float]]
+
+
+def curves(ratios: pd.DataFrame, run: pd.DataFrame, start: int) -> list[Curve]:
+    """Returns the curves of `starts.curve` for the counters of `window.SHOWN` that were measured.
+
+    Args:
+        ratios: of `starts.curve`.
+        run: the launches that starts count, of `starts.ordered`.
+        start: of the window that is marked.
+    """
+    wide = max(1.0, float(ratios["start"].max()))
+    shades = [(100 * first / wide, 100 * (min(last, wide) - first) / wide)
+              for _, first, last in window.long_phases(windows.phases(run))[1::2] if first < wide]  # fmt: skip
+    drawn = []
+    for name in (name for name in window.SHOWN if ratios[name].notna().any()):
+        x, y = window.thinned(ratios["start"].to_numpy(float), ratios[name].to_numpy(float))
+        low, high = np.log10(window.span(y))
+
+        def height(ratio: float, low: float = low, high: float = high) -> float:
+            return float(100 * (high - np.log10(ratio)) / (high - low))
+
+        known = [(at, ratio) for at, ratio in zip(x, y, strict=True) if ratio == ratio]
+        points = " ".join(f"{100 * at / wide:.2f},{height(ratio):.2f}" for at, ratio in known)
+        ends = [(f"{10**high:.2g}", 0.0), (f"{10**low:.2g}", 100.0)]
+        ticks = [("1", height(1.0)), *((label, top) for label, top in ends if abs(top - height(1.0)) > APART)]
+        band = (height(1 + starts.CLOSE), height(1 - starts.CLOSE))
+        drawn.append(Curve(TITLES[name], points, ticks, band, 100 * start / wide, shades))
+    return drawn
 
 
 def bound_chart(shares: Mapping[str, float]) -> Chart:

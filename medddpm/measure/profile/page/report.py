@@ -22,7 +22,6 @@ GENERATOR = "medddpm report"
 COSTLIEST, UNSORTED, LONGEST_NAME = 20, 5, 200  # launches, kernels of no family, characters of a name that are shown
 FACTS = {"gpu": "GPU", "torch": "PyTorch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver",
          "ncu": "Nsight Compute", "date": "measured"}  # fmt: skip
-SMALL_PICTURE = 4.3  # inches: its text is legible on a phone's width
 
 
 @dataclass(frozen=True)
@@ -151,20 +150,23 @@ def _phases(launches: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _curve(profile: Profile) -> dict[str, Any] | None:
-    """Returns the window's curve: a picture, and a row for each counter; None for a step of fills and copies alone."""
+    """Returns the window's curves and a row for each counter; None for a step of fills and copies alone."""
     if profile.launches["grid"].isna().all():
         return None
     order = starts.ordered(profile)
     count = max(1, min(100, len(order.run) // 5))
     start = min(10, len(order.run) - count)
     ratios = starts.curve(order, count)
-    figure = window.drawn(ratios, order.run, start, count, SMALL_PICTURE, ink=window.INK)
     rows = starts.spread(ratios).reset_index().to_dict("records")
     held = order.run["duration_ns"].iloc[start : start + count].sum() / order.step["duration_ns"].sum()
     return {
-        "svg": window.inline(figure), "count": count, "start": start, "held": float(held), "launches": len(order.step),
+        "lines": charts.curves(ratios, order.run, start),
+        "count": count,
+        "start": start,
+        "last": len(order.run) - count,
+        "held": float(held),
         "rows": [{**row, "title": starts.TITLES[row["counter"]]} for row in rows if row["counter"] in window.SHOWN],
-    }  # fmt: skip
+    }
 
 
 def _caveats(profile: Profile) -> list[str]:
