@@ -59,9 +59,11 @@ def trace_of(launches: Sequence[Launch]) -> pd.DataFrame:
 
 def kernels_of(launches: Sequence[Launch], view: str = "step") -> pd.DataFrame:
     """A row for each distinct launch; those of equal kernel and grid are taken to have equal counters."""
-    distinct = {(x.kernel, x.grid): x for x in reversed(launches)}
+    distinct: dict[tuple[str, str | None], Launch] = {}
+    for launch in launches:
+        distinct.setdefault((launch.kernel, launch.grid), launch)
     rows = []
-    for (kernel, grid), launch in reversed(distinct.items()):
+    for (kernel, grid), launch in distinct.items():
         alike = [x for x in launches if (x.kernel, x.grid) == (kernel, grid)]
         row: dict[str, Any] = dict.fromkeys(KERNELS.columns, math.nan)
         row |= {"config": "OWN", "view": view, "launch_index": launches.index(alike[0]), "kernel": kernel}
