@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, CUPTI_NORM, Raw, details, duration
-from helpers.profiles import Launch, kernels_of, trace_of, write_profile
 from helpers.profiles import CONV as TOY
+from helpers.profiles import Launch, kernels_of, trace_of, write_profile
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
