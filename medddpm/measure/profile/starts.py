@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from medddpm.errors import BadArgument, BadInput
 from medddpm.measure.profile import windows
@@ -36,6 +37,7 @@ RATES = {
 """Counters that are means of a launch, in words; an answer is their mean, by launches or by time."""
 TITLES = {**SUMS, "ipc": "instructions a cycle", **RATES}
 UNMARKED = "outside any phase"
+Values = NDArray[np.float64]
 CURVE = Schema(
     {
         "start": Column("int64", "the launch that the window begins with, from 0"),
@@ -146,28 +148,27 @@ def answers(order: Ordered, start: int, count: int) -> pd.DataFrame:
     for name in TITLES:
         adds_up = name in SUMS and step[name].sum() > 0
         row = {"part": float(window[name].sum() / step[name].sum()) if adds_up else np.nan}
-        for weight in ("", "_by_time"):
-            pair = [float(_means(table, name, weight, len(table)).iloc[-1]) for table in (window, step)]
-            row |= {f"window{weight}": pair[0], f"step{weight}": pair[1]}
-            row[f"ratio{weight}"] = pair[0] / pair[1] if pair[1] > 0 else np.nan
+        for weight in ("",) if name in SUMS else ("", "_by_time"):
+            pair = [_over(*map(np.sum, _parts(table, name, bool(weight)))) for table in (window, step)]
+            row |= {f"window{weight}": pair[0], f"step{weight}": pair[1], f"ratio{weight}": _over(*pair)}
         rows[name] = row
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("counter")
     return table[table["step"].notna()]
 
 
-def _means(table: pd.DataFrame, name: str, weight: str, width: int) -> pd.Series[float]:
-    """Returns a counter's mean over every `width` launches, by where they end; NaN before, and without counters."""
+def _parts(table: pd.DataFrame, name: str, by_time: bool) -> tuple[Values, Values]:
+    """Returns what a counter's mean is a ratio of: two sums over launches, each a value a launch."""
     if name == "ipc":
-        pair = table[["instructions", "cycles_active"]]
-        both = pair.where(pair.notna().all(axis="columns"), 0.0).rolling(width).sum().clip(lower=0.0)
-        return (both["instructions"] / both["cycles_active"]).where(both["cycles_active"] > 0)
-    values = table[name]
-    if name in SUMS and weight:
-        return pd.Series(np.nan, table.index)
-    weights = (table["duration_ns"] if weight else pd.Series(1.0, table.index)).where(values.notna(), 0.0)
-    summed = (values.fillna(0.0) * weights).rolling(width).sum().clip(lower=0.0)
-    over = weights.rolling(width).sum()
-    return (summed / over).where(over > 0)
+        both = table["instructions"].notna() & table["cycles_active"].notna()
+        return table["instructions"].where(both, 0.0).to_numpy(), table["cycles_active"].where(both, 0.0).to_numpy()
+    values = table[name].to_numpy()
+    known = ~np.isnan(values)
+    weights = np.where(known, table["duration_ns"].to_numpy() if by_time else 1.0, 0.0)
+    return np.where(known, values, 0.0) * weights, weights
+
+
+def _over(value: float, by: float) -> float:
+    return float(value / by) if by > 0 else np.nan
 
 
 def curve(order: Ordered, count: int) -> pd.DataFrame:
@@ -177,10 +178,14 @@ def curve(order: Ordered, count: int) -> pd.DataFrame:
     """
     ratios: dict[str, Any] = {}
     for name in TITLES:
-        weight = "_by_time" if name in RATES else ""
-        whole = float(_means(order.step, name, weight, len(order.step)).iloc[-1])
-        answer = _means(order.run, name, weight, count).iloc[count - 1 :]
-        ratios[name] = (answer / whole if whole > 0 else answer * np.nan).to_numpy()
+        whole = _over(*map(np.sum, _parts(order.step, name, name in RATES)))
+        # Clipped, as a rolling sum of large numbers may leave a little less than nothing.
+        value, by = (
+            pd.Series(part).rolling(count).sum().clip(lower=0.0).to_numpy()[count - 1 :]
+            for part in _parts(order.run, name, name in RATES)
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios[name] = np.where(by > 0, value / by, np.nan) / (whole if whole > 0 else np.nan)
     return pd.DataFrame({"start": np.arange(len(order.run) - count + 1), **ratios})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def _is_report(path: Path) -> bool:
         return GENERATOR.encode() in stream.read(400)
 
 
+@functools.cache
 def _template() -> Any:
     import jinja2
 

@@ -25,12 +25,12 @@ FIGURES = {
     "Stalls",
 }  # fmt: skip
 TAGS = (
-    "html head meta title style body header main section figure figcaption h1 h2 h3 h4 p ul li span div table thead tbody "
-    "tr th td code br a svg rect line polyline"
+    "html head meta title style body header main section figure figcaption h1 h2 h3 h4 p ul li span div table thead "
+    "tbody tr th td code br a svg rect line polyline"
 )
 ATTRIBUTES = (
-    "lang charset name content http-equiv class style title href id tabindex role aria-label viewbox preserveaspectratio "
-    "x y width height x1 x2 y1 y2 points"
+    "lang charset name content http-equiv class style title href id tabindex role aria-label viewbox "
+    "preserveaspectratio x y width height x1 x2 y1 y2 points"
 )
 """All that a page has: nothing of it runs or loads, except for a link's address and a style's."""
 
