@@ -164,12 +164,15 @@ def _read(step: _File, files: list[_File], run: int | None) -> Profile:
     suffix = step.part.removeprefix("step")  # of another PyTorch, as step-torch-2-2-2
     counts = [f for f in files if f.kind in _COUNTS and (f.part == step.part or _is_window(f.part, suffix))]
     tables = {(f.part, f.run): _kernels(f, files, step) for f in counts}
+    kernels = tables.get((step.part, step.run))
+    if kernels is not None and not (kernels["count"] * kernels["duration_ns"]).sum() > 0:
+        raise BadInput(step.path, "the table of its kernels holds no launch that takes time", _AGAIN)
     runs = [f for f in files if f.kind in _TRACES and f.part == f"window{suffix}" and run in (None, f.run)]
     return Profile(
         name=program.name or step.label.upper(),
         card=str(facts.get("gpu") or step.path.parent.name),
         launches=launches,
-        kernels=tables.get((step.part, step.run)),
+        kernels=kernels,
         facts=facts,
         path=step.path,
         program=program,

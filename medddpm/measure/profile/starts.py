@@ -146,11 +146,10 @@ def answers(order: Ordered, start: int, count: int) -> pd.DataFrame:
     window, step = order.run.iloc[start : start + count], order.step
     rows: dict[str, dict[str, float]] = {}
     for name in TITLES:
-        adds_up = name in SUMS and step[name].sum() > 0
-        row = {"part": float(window[name].sum() / step[name].sum()) if adds_up else np.nan}
+        row = {"part": over(window[name].sum(), step[name].sum()) if name in SUMS else np.nan}
         for weight in ("",) if name in SUMS else ("", "_by_time"):
-            pair = [_over(*map(np.sum, _parts(table, name, bool(weight)))) for table in (window, step)]
-            row |= {f"window{weight}": pair[0], f"step{weight}": pair[1], f"ratio{weight}": _over(*pair)}
+            pair = [over(*map(np.sum, _parts(table, name, bool(weight)))) for table in (window, step)]
+            row |= {f"window{weight}": pair[0], f"step{weight}": pair[1], f"ratio{weight}": over(*pair)}
         rows[name] = row
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("counter")
     return table[table["step"].notna()]
@@ -167,8 +166,9 @@ def _parts(table: pd.DataFrame, name: str, by_time: bool) -> tuple[Values, Value
     return np.where(known, values, 0.0) * weights, weights
 
 
-def _over(value: float, by: float) -> float:
-    return float(value / by) if by > 0 else np.nan
+def over(value: float, by: float) -> float:
+    """Divides two sums; NaN where the second is zero or missing."""
+    return float(value) / float(by) if by > 0 else np.nan
 
 
 def curve(order: Ordered, count: int) -> pd.DataFrame:
@@ -178,7 +178,7 @@ def curve(order: Ordered, count: int) -> pd.DataFrame:
     """
     ratios: dict[str, Any] = {}
     for name in TITLES:
-        whole = _over(*map(np.sum, _parts(order.step, name, name in RATES)))
+        whole = over(*map(np.sum, _parts(order.step, name, name in RATES)))
         # Clipped, as a rolling sum of large numbers may leave a little less than nothing.
         value, by = (
             pd.Series(part).rolling(count).sum().clip(lower=0.0).to_numpy()[count - 1 :]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from helpers.pages import page_blocks
 from helpers.profiles import ADD, Launch, write_profile
 from helpers.repository import ROOT
 from matplotlib import image
@@ -78,6 +80,16 @@ def test_a_long_run_is_thinned(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["window", str(folder), "--count", "1", "--out", str(tmp_path / "c.svg")]) == 0
     assert (tmp_path / "c.svg").stat().st_size < 100_000
     assert cells(capsys.readouterr().out, "time")[1][4:6] == [f"{5000 * 3201 / (200 * 960 + 5000):.3g}", "3200"]
+
+
+def test_the_pages_commands_run_on_the_records(tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "figures").symlink_to(ROOT / "figures")
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(page_blocks("site/profile_yours.md", "")).replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.startswith("medddpm ")]
+    assert len(lines) == 5
+    assert [main(shlex.split(line)[1:]) for line in lines] == [0] * 5
+    assert {path.name for path in tmp_path.iterdir()} == {"figures", "starts.png", "fast.html", "settings.html"}
 
 
 BAD = {

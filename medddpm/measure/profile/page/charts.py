@@ -142,7 +142,7 @@ def _every(kernels: pd.DataFrame, largest: Sequence[str]) -> Iterator[Chart]:
     warps = {"resident on an SM": float(means["warps_per_cycle"])}
     yield Chart("Active warps", f"Figure 12: mean by time, of {WARPS:g}", _single(warps, "{:.1f}", most=WARPS))
     sums = summaries.totals(kernels).iloc[0]
-    stalls = {title: float(sums[name] / sums["instructions"]) for name, title in STALLS.items()}
+    stalls = {title: starts.over(sums[name], sums["instructions"]) for name, title in STALLS.items()}
     yield Chart("Stalls", "Figure 13: cycles that warps wait for each instruction", _single(stalls, "{:.2f}"))
 
 

@@ -85,8 +85,10 @@ def test_without_counters_a_page_says_what_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "launches",
     [[Launch()], [Launch(tensor=0.0)] * 300, [Launch("Memset (Device)", 5.0, None, None, counted=False)],
-     [Launch(us=0.0), Launch(ADD, 1.0, None)]],
-    ids=["one launch", "no tensor work", "no kernel", "no time"],
+     [Launch(us=0.0), Launch(ADD, 1.0, None)],
+     [Launch(us=1e-300, cycles=1e-300, instructions=0.0), Launch(ADD, 1e12, cycles=1e18, warps=1000.0)],
+     [Launch(instructions=0.0, tensor=0.0, dram=0.0, sm=0.0, warps=0.0)] * 3],
+    ids=["one launch", "no tensor work", "no kernel", "no time", "extremes", "zeros"],
 )  # fmt: skip
 def test_small_and_odd_profiles_have_a_page(launches: list[Launch], tmp_path: Path) -> None:
     _, soup = page(tmp_path, write_profile(tmp_path, launches))
