@@ -42,7 +42,8 @@ def pages(folder: Path, label: str, meta: dict[str, object]) -> None:
     raw = Raw(cells=duration("100", "20", "7")).text()
     step = [(CONV, "(64, 1, 1)", 100.0), (CUPTI_ADD, "(128, 1, 1)", 20.0), (CONV, "(64, 1, 1)", 300.0)]
     table = pd.DataFrame([*step, (CUPTI_NORM, "(256, 1, 1)", 7.0)], columns=["kernel", "grid", "duration_ns"])
-    table = table.assign(index=range(4), block="(128, 1, 1)", phase="forward", stream=7)[list(TRACE.columns)]
+    table = table.assign(index=range(4), block="(128, 1, 1)", phase="forward", stream=7)
+    table = table[[name for name in TRACE.columns if name in table]]
     texts = {"raw": raw, "details": details([(0, "global", "30")]), "trace": table.to_csv(index=False)}
     for part in ("step", "window"):
         for kind, text in texts.items():
