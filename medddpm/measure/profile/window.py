@@ -77,8 +77,8 @@ def _held(table: pd.DataFrame, by: str, most: int | None) -> list[str]:
     if len(rest):
         lines.append(f"… and {len(rest)} more, {_percent(rest['of_share'].sum())} of the step's time")
     if len(unseen):
-        nouns = {"phase": "phases", "family": "families"}
-        lines.append(f"{len(unseen)} {nouns[by]} of {_percent(unseen['of_share'].sum())} of the step's time: none held")
+        names = ", ".join(map(str, unseen.index[:3])) + ", …" * (len(unseen) > 3)
+        lines.append(f"not in the window: {_percent(unseen['of_share'].sum())} of the step's time ({names})")
     return lines
 
 

@@ -34,6 +34,7 @@ def test_the_command_on_a_card_s_records(tmp_path: Path, capsys: pytest.CaptureF
     assert "launches 10 to 109, from the program's first launch; the step has 1651 kernel launches" in text
     assert "The window has 6.06% of the launches and 3.58% of the step's time" in text
     assert cells(text, "SM cycles")[1][:2] == ["SM cycles", "3.01e-06"]
+    assert cells(text, "time")[1][-1] == "1.82%", "as the page says"
     assert cells(text, "SM cycles")[2] == ["SM cycles", "1.28", "1.17"]
     assert cells(text, "SM cycles")[3] == ["SM cycles", "0.0101", "349", "1.71", "126", "689", "2.57%"]
     assert text.splitlines()[-1] == starts.RULE
@@ -50,7 +51,7 @@ def test_a_window_of_a_small_profile(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert "There are no counters, only times" in text
     assert cells(text, "backward") == [["backward", "8", "8", "100%", "16.7%", "100%"]]
-    assert "1 phases of 83.3% of the step's time: none held" in text
+    assert "not in the window: 83.3% of the step's time (forward)" in text
     assert cells(text, "time") == [
         ["time", "16.7%", "2e+04", "6e+04", "0.333"],
         ["time", "0.333", "8", "1", "1.67", "0", "11.1%"],
