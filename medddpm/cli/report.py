@@ -6,7 +6,7 @@ import argparse
 
 from medddpm.cli.options import Commands, Parser, add_command
 from medddpm.cli.window import add_baseline, add_folder
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, printable
 from medddpm.runtime.arguments import a_path
 
 MOST = 8  # profiles of one page
@@ -48,5 +48,6 @@ def report(arguments: argparse.Namespace) -> int:
         base = read_profile(arguments.baseline or arguments.dir[0], arguments.baseline_setting)
         profiles = [base, *(profile for profile in profiles if profile.path != base.path)]
     written = write_report(profiles, arguments.out)
-    print(f"{written}: {', '.join(f'{profile.name}, {profile.known():.0%} with counters' for profile in profiles)}")
+    shares = [f"{printable(profile.name)}, {profile.known():.0%} with counters" for profile in profiles]
+    print(f"{written}: {', '.join(shares)}")
     return 0

@@ -18,7 +18,7 @@ from medddpm.measure.tables import check_table, write_table
 from medddpm.runtime.files import check_output, replacing
 
 SUFFIXES = (".csv", ".csv.gz", ".png", ".svg")
-FAMILIES = 8  # of most time that are listed
+MOST, LONGEST_NAME = 8, 40  # phases or families of most time that are listed; characters of a phase's name
 SHOWN = ("duration_ns", "instructions", "tensor_pct", "dram_pct")  # panels of the picture
 FLOOR, CEILING = 1e-3, 1e6  # least and largest ratio that the picture shows
 PHASES = ("load", "forward", "backward", "update")  # as `trace.PHASES`, whose module imports PyTorch
@@ -40,8 +40,8 @@ def printed(profile: Profile, order: Ordered, start: int, count: int) -> str:
         if known
         else "There are no counters, only times: Nsight Compute with open counters brings them.",
     ]
-    for by, most in (("phase", None), ("family", FAMILIES)):
-        lines += ["", *_held(starts.held(order, start, count, by), by, most)]
+    for by in ("phase", "family"):
+        lines += ["", *_held(starts.held(order, start, count, by), by)]
     lines += ["", *_answers(starts.answers(order, start, count))]
     ratios = starts.curve(order, count)
     title = f"every start ({len(ratios)}), ÷ step"
@@ -64,8 +64,9 @@ def printed_against(names: Sequence[str], order: Ordered, base: Ordered, start: 
     return "\n".join([*_table([head, *rows]), "", *_spread(told, f"every start ({len(ratios)})", "right")])
 
 
-def _held(table: pd.DataFrame, by: str, most: int | None) -> list[str]:
-    shown, rest = table.iloc[:most], table.iloc[most or len(table) :]
+def _held(table: pd.DataFrame, by: str) -> list[str]:
+    table = table.rename(index=lambda name: printable(str(name)[:LONGEST_NAME]))
+    shown, rest = table.iloc[:MOST], table.iloc[MOST:]
     rows = [[by, "launches", "of the step's", "of the window's time", "of the step's", "part of it held"]]
     rows += [
         [str(name), str(int(row["launches"])), str(int(row["of_launches"])), _percent(row["share"]),

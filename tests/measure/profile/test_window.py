@@ -59,6 +59,17 @@ def test_a_window_of_a_small_profile(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert text.splitlines()[-1] == starts.RULE
 
 
+def test_a_terminal_gets_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launches = [Launch(us=9.0, phase=f"\x1b[31m\u202e{place}" + "x" * 99) for place in range(20)]
+    folder = write_profile(tmp_path / "p", launches, program={"name": "\x1b[2J"})
+    assert main(["window", str(folder), "--start", "0", "--count", "2", "--baseline", str(folder)]) == 0
+    assert main(["report", str(folder), "--out", str(tmp_path / "r.html")]) == 0
+    text = capsys.readouterr().out
+    assert "".join(text.split("\n")).isprintable()
+    assert "x" * 40 not in text
+    assert "… and 12 more" in text
+
+
 @pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_picture(suffix: str, counted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
