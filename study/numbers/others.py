@@ -19,13 +19,8 @@ def nnunet_rows(root: Path) -> list[str]:
     """Returns a row a planner and network: nnU-Net's fastest epoch in seconds, the accelerated one, the gain."""
     return [
         f"|`{planner}`, `{network}`|{exact(rows['nnU-Net'])}|{exact(rows['accelerated'])}|{_gain(rows)}|"
-        for (planner, network), rows in _nnunet(root).items()
+        for (planner, network), rows in nnunet(root).items()
     ]
-
-
-def nnunet_gain(root: Path, planner: str) -> str:
-    """Returns how many times as fast an accelerated epoch is with a planner's network: "1.55"."""
-    return _gain({of: rows for (of, _), rows in _nnunet(root).items()}[planner])
 
 
 def gpu_tests(root: Path, card: str, record: str, outcome: str) -> str:
@@ -71,7 +66,7 @@ def weak_scaling(root: Path, gpus: str) -> str:
     return f"{steps.query(which).set_index('gpus')['weak'][int(gpus)]:.0f}"
 
 
-def _nnunet(root: Path) -> dict[tuple[str, str], dict[str, float]]:
+def nnunet(root: Path) -> dict[tuple[str, str], dict[str, float]]:
     """Returns the fastest epochs in seconds by planner and network."""
     record = read_table(_folder(root, "H100") / "nnunet.csv", schemas.NNUNET)
     epochs: dict[tuple[str, str], dict[str, float]] = {}
