@@ -6,13 +6,11 @@ step it is ended. It is told nothing, and no file of it is edited.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,8 @@ from medddpm.measure import programs
 from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.measure.machine import machine_meta, without_folders
 from medddpm.measure.profile import counters, ncu
+from medddpm.measure.profile.hooked_run import answer, run_program
+from medddpm.measure.profile.observer import Order
 from medddpm.measure.profile.records import UNFINISHED, is_finished
 from medddpm.measure.tables import check_table, meta_path, read_meta, write_meta
 from medddpm.runtime.files import write_gzipped
@@ -34,7 +34,6 @@ from medddpm.runtime.locks import locked
 from medddpm.runtime.signals import ended_by_sigterm
 
 LABEL, VIEW = "own", "step"  # in the names of the tables
-POLL, ENDING = 0.2, 60.0  # s: between two looks at a program; that it has to end after its last step
 INJECTED = Path(__file__).parent / "inject"
 REMEDY = "see `medddpm profile --dry-run` for the command, and try it by hand"
 
@@ -85,10 +84,8 @@ class ProgramRun:
         """Returns the file of its table; the description stands beside it, at `tables.meta_path`."""
         return out / f"{self.name}.csv.gz"
 
-    def order(self, folder: Path) -> Any:
-        """Returns what is wanted of the program; an `observer.Order`."""
-        from medddpm.measure.profile.observer import Order
-
+    def order(self, folder: Path) -> Order:
+        """Returns what is wanted of the program."""
         kind = "trace" if self.kind == "trace" else "counters"
         return Order(folder, kind, self.program.warmup, self.program.to_the_end, self.program.nvtx)
 
@@ -154,8 +151,6 @@ def step_program(file: Any, tool: str, **options: Any) -> AnyProgram:
         tool: name of one in `tools.COMPARED`; "pytorch" is the step as it is.
         options: further arguments of `AnyProgram`.
     """
-    from medddpm.measure.profile.observer import Order
-
     steps = Order(Path(), "trace", options.get("warmup", AnyProgram.warmup)).steps + 1
     given = programs.options({"file": file.path, "function": file.function, "tool": tool, "steps": steps})
     words = (sys.executable, "-m", "medddpm.measure.profile.step_worker", *given)
@@ -256,8 +251,8 @@ def _traced(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]]
 
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
         folder = Path(name)
-        done = run_program(run.command(folder), folder, run.program.to_the_end)
-        status = answer(folder, done, run)
+        order = run.order(folder)
+        status = answer(order, run_program(run.command(folder), order), run.name)
         events = read_events(folder / "trace.json", run.name)
         processes = [json.loads(path.read_text()) for path in folder.glob("process-*.json")]
     steps = steps_of(events, run.name)
@@ -277,17 +272,15 @@ def _counted(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]
     traced = ProgramRun(run.program, run.number, "trace").path(out)
     known = dict(read_meta(traced)["program"])
     if known["processes"] > 1:
-        problem = (
-            f"its step is made by {known['processes']} processes, which wait for each other, and ncu would stop one"
-        )
+        problem = f"{known['processes']} processes make its step and wait for each other, and ncu holds them up"
         raise ncu.CannotMeasure(run.name, problem, "profile it as one process: of torchrun, --nproc-per-node 1")
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
         folder = Path(name)
 
         def collect(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-            done = run_program(command, folder, run.program.to_the_end)
+            done = run_program(command, run.order(folder))
             if "==ERROR==" not in done.stdout:
-                answer(folder, done, run)
+                answer(run.order(folder), done, run.name)
             return done
 
         text = run.collection(folder, known["graphs"]).text(partial=True, collect=collect)
@@ -297,82 +290,3 @@ def _counted(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]
     except BadInput as error:
         told = f"note: {error}"
     return launches_in(text), known, [told]
-
-
-def run_program(command: Sequence[str], folder: Path, to_the_end: bool) -> subprocess.CompletedProcess[str]:
-    """Runs a program with hooks to its end; `stdout` of the result holds the output of both streams.
-
-    Once its last step is recorded, its processes have `ENDING` seconds to end; then those that make steps are told to,
-    and after as long again all are killed. They are killed, too, if this process is told to end.
-
-    Args:
-        command: the program with its environment, alone or under ncu.
-        folder: of the program's answers.
-        to_the_end: whether it may go on for as long as it likes.
-    """
-    with tempfile.TemporaryFile() as printed:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        late: float | None = None
-        told = False
-        try:
-            while process.poll() is None:
-                time.sleep(POLL)
-                if late is None and not to_the_end and (folder / "status.json").is_file():
-                    late = time.monotonic() + ENDING if _status(folder).get("is_over") else None
-                if late is not None and time.monotonic() > late:
-                    if told:
-                        break
-                    told, late = True, time.monotonic() + ENDING
-                    for path in folder.glob("process-*.json"):
-                        _tell(json.loads(path.read_text())["pid"])
-        finally:
-            if process.poll() is None or not to_the_end:
-                with contextlib.suppress(ProcessLookupError):  # with what it started
-                    os.killpg(process.pid, signal.SIGKILL if process.returncode is None else signal.SIGTERM)
-            process.wait()
-        printed.seek(0)
-        said = printed.read().decode(errors="replace")
-    return subprocess.CompletedProcess(list(command), process.returncode, said)
-
-
-def _tell(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGTERM)
-
-
-def _status(folder: Path) -> dict[str, Any]:
-    path = folder / "status.json"
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
-
-
-def answer(folder: Path, done: subprocess.CompletedProcess[str], run: ProgramRun) -> dict[str, Any]:
-    """Returns what the program's process told once its step was recorded.
-
-    Raises:
-        BadInput: the step was not recorded; says why, how many steps were seen, and what to do.
-    """
-    status = _status(folder)
-    if status.get("is_over"):
-        return status
-    how = programs.problem(done, "use a smaller batch")
-    seen, needed = int(status.get("steps_seen", 0)), run.order(folder).steps
-    if problem := status.get("problem"):
-        raise BadInput(run.name, f"recording failed: {problem}", "end other profilers, the program's own too")
-    if how and seen < needed:
-        raise BadInput(run.name, f"the program failed after {seen} whole steps: {how}", "run it by itself first")
-    if not (folder / "python").exists():
-        problem = "no Python in the program loaded the hooks"
-        remedy = "start Python without -I, -E and -S, and without sudo or a container between"
-    elif (folder / "unhooked").exists():
-        problem, remedy = (folder / "unhooked").read_text(), "install medddpm in the program's environment too"
-    elif not (folder / "hooked").exists():
-        problem, remedy = "the program never imported torch", "profile a program that computes with PyTorch"
-    elif not list(folder.glob("process-*.json")):
-        problem = "the program ended, and no step was seen: it called no optimizer of torch.optim"
-        remedy = "put `with medddpm.measure.step():` around a step of its loop, also if a CUDA graph replays the step"
-    else:
-        problem = f"the program ended after {seen} whole steps, and {needed} are needed"
-        remedy = f"let it make more, or give --warmup below {run.program.warmup}"
-    raise BadInput(run.name, problem, remedy)

@@ -28,10 +28,9 @@ def read_events(path: Path, name: str) -> Events:
         BadInput: there is no such file, or it was cut short.
     """
     try:
-        events = json.loads(path.read_bytes())["traceEvents"]
+        return [event for event in json.loads(path.read_bytes())["traceEvents"] if isinstance(event, dict)]
     except (OSError, ValueError, KeyError, TypeError):
         raise BadInput(name, "the program's trace is missing or cut short", "free some disk space in TMPDIR") from None
-    return [event for event in events if isinstance(event, dict)]
 
 
 def steps_of(events: Events, name: str) -> list[list[Launch]]:
