@@ -81,9 +81,8 @@ def _by_module(report: Path, raw: Path, details: Path, why: str) -> None:
     """
     if importlib.util.find_spec(MODULE) is None:
         raw_page, details_page = (f"ncu --import {report.name} --page {page} --csv" for page in ("raw", "details"))
-        remedy = (
-            f"pip install 'medddpm[ncu]', or elsewhere: {raw_page} --print-metric-instances details; {details_page}"
-        )
+        raw_page += " --print-metric-instances details"
+        remedy = f"pip install 'medddpm[ncu]', or where ncu is: {raw_page} > raw.csv; {details_page} > details.csv"
         raise BadInput(report, why, remedy)
     command = [sys.executable, "-m", "medddpm.measure.profile.ncu_rep", str(report), str(raw), str(details)]
     if problem := programs.problem(programs.run(command), "profile fewer launches"):
