@@ -38,6 +38,7 @@ CONTENTS = """
 
 site/fast_path
 site/compare
+site/profile_program
 site/contract
 site/clients
 site/commands

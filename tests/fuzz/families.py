@@ -28,7 +28,10 @@ from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
 from medddpm.diffusion import GaussianDiffusion
+from medddpm.measure.profile.observer import STEP, TRACED
 from medddpm.measure.profile.parse import parse
+from medddpm.measure.profile.program_trace import described, read_program_trace
+from medddpm.measure.profile.trace import write as write_trace
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table
 from medddpm.switches import SETTINGS
@@ -101,6 +104,7 @@ def families(folder: Path) -> dict[str, Family]:
         Family("ncu-details", "details.csv", mutants.broken_text([rules]), _with_raw(raw, "details", "window")),
         Family("ncu-details-lines", "details.csv", mutants.broken_lines(rules), _with_raw(raw, "details", "window")),
         Family("trace", "trace.csv", mutants.broken_text([trace]), _with_raw(raw, "trace", "step")),
+        Family("program-trace", "trace.json", _json(_program_trace()), _read_program_trace),
         Family("record", "kernels.csv", mutants.broken_text([table]), _read_record(meta)),
         Family("record-meta", "kernels.meta.json", mutants.broken_text([meta]), _read_meta),
         Family("arguments", "words.json", broken_commands(lines), run_command),
@@ -271,6 +275,31 @@ def _table() -> tuple[str, str]:
     return "\n".join(lines) + "\n", json.dumps({"rows": ROWS, "columns": schemas.TRAINING.described()}, indent=1)
 
 
+def _program_trace() -> dict[str, Any]:
+    """What torch.profiler exports of a program's two steps, each with two launches."""
+    made: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, ts: float, dur: float, **args: object) -> None:
+        made.append({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args})
+
+    for step in range(TRACED):
+        add("user_annotation", STEP, 100.0 * step, 90.0)
+        add("user_annotation", "forward", 100.0 * step, 90.0)
+        for place, name in enumerate((CONV, CUPTI_ADD)):
+            known = {"correlation": 10 * step + place, "stream": 7, "device": 0}
+            add("cuda_runtime", "cudaLaunchKernel", 100.0 * step + place, 1.0, **known)
+            add("kernel", name, 100.0 * step + 50 + place, 1.0, grid=[64, 1, 1], block=[128, 1, 1], **known)
+    return {"traceEvents": made}
+
+
+def _read_program_trace(path: Path) -> object:
+    status = {"step_ms": [1.0], "loading_ms": None, "steps_seen": 11, "by": "the calls of Adam"}
+    trace = read_program_trace(path, "a run")
+    write_trace(trace.steps[-1], path.with_name("trace.csv.gz"))
+    read_table(path.with_name("trace.csv.gz"), TRACE)
+    return described(trace, status, [])
+
+
 def _read_record(meta: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
         path.with_name("kernels.meta.json").write_text(meta)
@@ -284,4 +313,5 @@ def all_names() -> Sequence[str]:
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "mha", "mha-header", "nrrd", "nrrd-header",
             "checkpoint-bytes", "checkpoint-values", "checkpoint-pickle", "checkpoint-records", "safetensors-bytes",
             "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines", "ncu-details",
-            "ncu-details-lines", "trace", "record", "record-meta", "arguments", *DATA_FOLDERS)  # fmt: skip
+            "ncu-details-lines", "trace", "program-trace", "record", "record-meta", "arguments",
+            *DATA_FOLDERS)  # fmt: skip

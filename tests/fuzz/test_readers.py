@@ -41,6 +41,24 @@ def test_a_broken_file_is_read_or_refused(name: str, every: dict[str, Family], t
     assert broken or name == "state-json", "no mutant was refused: are they broken?"  # a state that is none is no state
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["trace", "program-trace"])
+def test_thousands_of_broken_traces_are_read_or_refused(name: str, every: dict[str, Family], tmp_path: Path) -> None:
+    answers = []
+
+    @settings(
+        max_examples=2500, derandomize=True, deadline=None, database=None, phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.data())
+    def tried(data: st.DataObject) -> None:
+        answers.append(attack(every[name], data.draw(every[name].broken), tmp_path))
+
+    tried()
+    assert len(answers) > 1000
+    assert len(set(answers)) > 1, "all were read, or all refused"
+
+
 CASES_KEPT = sorted(path for path in CASES.glob("*/*") if path.is_file())
 
 

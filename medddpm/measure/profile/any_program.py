@@ -247,20 +247,18 @@ def _measured(run: ProgramRun, out: Path) -> str:
 def _traced(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]]:
     """Traces the step; returns the number of its launches, what is known of the program, and lines about it."""
     from medddpm.measure.profile import trace
-    from medddpm.measure.profile.program_trace import described, read_events, steps_of
+    from medddpm.measure.profile.program_trace import described, read_program_trace
 
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
         folder = Path(name)
         order = run.order(folder)
         status = answer(order, run_program(run.command(folder), order), run.name)
-        events = read_events(folder / "trace.json", run.name)
+        traced = read_program_trace(folder / "trace.json", run.name)
         processes = [json.loads(path.read_text()) for path in folder.glob("process-*.json")]
-    steps = steps_of(events, run.name)
-    trace.write(steps[-1], run.path(out))
     if not run.program.loads:
         status["loading_ms"] = None
-    known, lines = described(events, steps, status, processes)
-    return len(steps[-1]), known, lines
+    trace.write(traced.steps[-1], run.path(out))
+    return (len(traced.steps[-1]), *described(traced, status, processes))
 
 
 def _counted(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]]:

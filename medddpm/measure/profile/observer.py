@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import threading
 import time
 from collections import Counter, deque
@@ -241,7 +240,7 @@ class Observer:
             "steps_seen": self._seen,
             "by": self.by,
             "step_ms": [round(lap, 4) for lap in laps],
-            "loading_ms": round(statistics.median(self._loads), 4) if self._loads and self._has_loaded else None,
+            "loading_ms": [round(load, 4) for load in self._loads] if self._has_loaded else None,
         }
         path = self.order.folder / "status.json"
         path.with_suffix(".new").write_text(json.dumps(told), encoding="utf-8")

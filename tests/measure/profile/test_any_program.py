@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_program_is_profiled_as_it_is(tmp_path: Path, train: Path, calls: Path
     assert {"gpu", "driver", "torch", "ncu", "date", "commit", "command", "seconds"} <= set(meta)
     known = meta["program"]
     assert known["name"] == f"{Path(sys.executable).name} a folder/train.py said --lr 1"
-    assert (known["processes"], known["gpus"], known["graphs"], known["varies"]) == (1, 0, False, False)
+    assert (known["processes"], known["gpus"], known["graphs"], known["varies"]) == (1, None, False, False)
     assert (len(known["step_ms"]), known["steps_seen"], known["loading_ms"]) == (5, 1 + 5 + 1 + 2, None)
     assert counted["program"] == known
     assert str(tmp_path) not in json.dumps([meta, counted])
@@ -330,26 +331,27 @@ def events(*steps: list[tuple[str, int]], graph: bool = False) -> list[dict[str,
     return made
 
 
-STATUS = {"step_ms": [1.0, 3.0, 2.0], "loading_ms": 0.5, "steps_seen": 11, "by": "the calls of Adam"}
+STATUS = {"step_ms": [1.0, 3.0, 2.0], "loading_ms": [0.5, 0.4, 0.6], "steps_seen": 11, "by": "the calls of Adam"}
 
 
 def told(
-    made: list[dict[str, object]], processes: int = 1
-) -> tuple[list[list[trace.Launch]], dict[str, object], list[str]]:
-    steps = program_trace.steps_of(made, "a run")
-    known, lines = program_trace.described(made, steps, STATUS, [{"world": processes}])
-    return steps, known, lines
+    made: list[dict[str, object]], folder: Path, processes: int = 1
+) -> tuple[Sequence[trace.Launch], dict[str, object], list[str]]:
+    """What is read of a trace and said of its program."""
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": made}))
+    traced = program_trace.read_program_trace(folder / "trace.json", "a run")
+    return (traced.steps[-1], *program_trace.described(traced, STATUS, [{"world": processes}]))
 
 
-def test_the_trace_is_of_the_last_whole_step() -> None:
+def test_the_trace_is_of_the_last_whole_step(tmp_path: Path) -> None:
     made = [*events([("a", 0), ("b", 0)], [("a", 0), ("b", 0)]), event("cuda_runtime", "cudaLaunchKernel", 300)]
-    steps, known, lines = told(made)
-    assert [row[1] for row in steps[-1]] == ["a", "b"], "in the order in which the host launched them"
-    assert [row[-1] for row in steps[-1]] == [10_000, 0], "ns from the first begin on the GPU"
-    assert [row[0] for row in steps[-1]] == [0, 1]
+    step, known, lines = told(made, tmp_path)
+    assert [row[1] for row in step] == ["a", "b"], "in the order in which the host launched them"
+    assert [row[-1] for row in step] == [10_000, 0], "ns from the first begin on the GPU"
+    assert [row[0] for row in step] == [0, 1]
     assert known == {
         "step_ms": [1.0, 3.0, 2.0], "processes": 1, "gpus": 1, "graphs": False, "varies": False, "differing": 0,
-        "loading_ms": 0.5, "steps_seen": 11, "by": "the calls of Adam",
+        "loading_ms": [0.5, 0.4, 0.6], "steps_seen": 11, "by": "the calls of Adam",
     }  # fmt: skip
     assert lines == [
         "A step, told by the calls of Adam, takes 2 ms (1 to 3, 3 steps, not profiled); its launches take 0.01 ms",
@@ -357,8 +359,8 @@ def test_the_trace_is_of_the_last_whole_step() -> None:
     ]
 
 
-def test_what_is_not_straightforward_is_said() -> None:
-    _, known, lines = told(events([("a", 0)], [("a", 0), ("b", 1)]), processes=2)
+def test_what_is_not_straightforward_is_said(tmp_path: Path) -> None:
+    _, known, lines = told(events([("a", 0)], [("a", 0), ("b", 1)]), tmp_path, processes=2)
     assert (known["varies"], known["differing"], known["gpus"], known["processes"]) == (True, 1, 2, 2)
     text = "\n".join(lines)
     assert "differs from the step before in 1 launches (kernel, grid and block) of 2" in text
@@ -366,23 +368,23 @@ def test_what_is_not_straightforward_is_said() -> None:
     assert "launches on 2 GPUs" in text
 
 
-def test_launches_of_a_graph_are_in_the_order_in_which_they_ran() -> None:
-    steps, known, lines = told(events([("a", 0), ("b", 0)], [("a", 0), ("b", 0)], graph=True))
+def test_launches_of_a_graph_are_in_the_order_in_which_they_ran(tmp_path: Path) -> None:
+    step, known, lines = told(events([("a", 0), ("b", 0)], [("a", 0), ("b", 0)], graph=True), tmp_path)
     assert known["graphs"]
-    assert [row[1] for row in steps[-1]] == ["b", "a"]
+    assert [row[1] for row in step] == ["b", "a"]
     assert "CUDA graphs make launches" in "\n".join(lines)
 
 
 def test_a_trace_without_its_steps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="the trace holds 1 of 2 steps"):
-        program_trace.steps_of(events([("a", 0)]), "a run")
+        told(events([("a", 0)]), tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(BadInput, match="CUPTI saw no kernel launch in the step; move the network"):
-        program_trace.steps_of(events([("a", 0)], []), "a run")
-    for text in ("", "{", "[]", '{"traceEvents": 5}'):
+        told(events([("a", 0)], []), tmp_path)
+    for text in ("", "{", "[]", '{"traceEvents": 5}', '{"traceEvents": [5]}'):
         (tmp_path / "trace.json").write_text(text)
-        with pytest.raises(BadInput, match="missing or cut short"):
-            program_trace.read_events(tmp_path / "trace.json", "a run")
+        with pytest.raises(BadInput, match="missing, cut short or damaged"):
+            program_trace.read_program_trace(tmp_path / "trace.json", "a run")
 
 
 DDP = """

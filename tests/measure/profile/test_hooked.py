@@ -13,7 +13,6 @@ from helpers import forks
 
 from medddpm.measure.profile import hooked
 from medddpm.measure.profile.observer import STEP, Order
-from medddpm.measure.profile.program_trace import read_events
 from medddpm.measure.profile.trace import PHASES
 
 HOOKED = """
@@ -145,7 +144,8 @@ def status(folder: Path) -> dict[str, Any]:
 
 def phases(folder: Path) -> list[list[str]]:
     """The phases of each traced step, in order."""
-    events = [e for e in read_events(folder / "trace.json", "a trace") if e.get("cat") == "user_annotation"]
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    events = [event for event in events if event.get("cat") == "user_annotation"]
     events.sort(key=lambda event: event["ts"])
     steps = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == STEP]
     marks = [e for e in events if e["name"] in PHASES]
