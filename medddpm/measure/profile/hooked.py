@@ -3,7 +3,8 @@
 Steps are told by `medddpm.measure.step()`, an NVTX range of `torch.cuda.nvtx`, or the calls of `torch.optim`'s
 optimizers. Phases: `torch.autograd.backward` (and with it `Tensor.backward`) is the backward pass, an optimizer's call
 the update, a `DataLoader`'s next batch the loading, and all else of a step the forward pass: the copy of a batch to the
-GPU, `zero_grad`, `torch.autograd.grad`. What a CUDA graph replays is of the phase that replays it.
+GPU, `zero_grad`, `torch.autograd.grad`, what an optimizer's closure computes. What a CUDA graph replays is of the phase
+that replays it.
 
 This module runs in the program's environment: it imports PyTorch and the standard library only.
 """
@@ -165,9 +166,24 @@ def _hook_optimizers(observer: Observer) -> None:
     scaler: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     original, calls = scaler.step, [0]
 
-    def before(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not _is_capturing():
-            observer.phase("update")
+    def before(_optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if _is_capturing():
+            return None
+        observer.phase("update")
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure) or not observer.has_phase:
+            return None
+
+        def computed() -> Any:  # Lightning's whole forward and backward pass
+            earlier = observer.phase("forward")
+            try:
+                return closure()
+            finally:
+                observer.phase(earlier)
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": computed}
+        return (args[0], computed, *args[2:]), kwargs
 
     def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         calls[0] += 1

@@ -212,6 +212,11 @@ class Observer:
         self._phase_name = name if can else ""
         return before
 
+    @property
+    def has_phase(self) -> bool:
+        """True if phases are recorded now."""
+        return bool(self._phase_name)
+
     def load(self, work: Callable[[], Any]) -> Any:
         """Does the work of a data loader as the phase "load", and adds up its time."""
         if self.is_over or self._thread != threading.get_ident() or self._depth:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from helpers.ncu_pages import Raw
@@ -21,6 +22,7 @@ from medddpm.measure import programs
 from medddpm.measure.profile import any_program, hooked_run, ncu, program_trace, trace
 from medddpm.measure.profile.any_program import AnyProgram, ProgramRun
 from medddpm.measure.profile.observer import STEP, Order
+from medddpm.measure.profile.parse import parse
 from medddpm.measure.profile.records import is_finished
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import meta_path, read_meta, read_table
@@ -409,3 +411,93 @@ def test_processes_that_train_together_end_together(tmp_path: Path, calls: Path,
     assert main(["profile", "--warmup", "0", "--out", "out", "--", *words]) == 0
     assert read_meta(tmp_path / "out" / "own_step_run1_trace.csv.gz")["program"]["processes"] == 2
     assert "2 processes make its step and wait for each other" in capsys.readouterr().out
+
+
+ON_GPU = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+net = nn.Sequential(nn.Conv3d(4, 32, 3, padding=1), nn.ReLU(), nn.Conv3d(32, 4, 3, padding=1)).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+data = TensorDataset(torch.randn(64, 4, 24, 24, 24))
+for epoch in range(9):
+    for (batch,) in DataLoader(data, batch_size=4):
+        optimizer.zero_grad()
+        net(batch.cuda()).square().mean().backward()
+        optimizer.step()
+"""
+GRAPHED = """
+import torch
+import medddpm.measure
+x = torch.randn(1024, 1024, device="cuda")
+y = x @ x
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = (x @ x).relu().sum()
+for step in range(100):
+    with medddpm.measure.step():
+        graph.replay()
+"""
+
+
+def profiled_on_gpu(text: str, folder: Path, *options: str) -> tuple[pd.DataFrame, dict[str, object]]:
+    (folder / "train.py").write_text(text)
+    words = ["profile", "--out", str(folder / "out"), *options, "--", sys.executable, str(folder / "train.py")]
+    assert main(words) == 0
+    table = folder / "out" / "own_step_run1_trace.csv.gz"
+    return read_table(table, TRACE), read_meta(table)["program"]
+
+
+@pytest.mark.gpu
+def test_a_program_on_a_gpu_is_traced_in_phases(tmp_path: Path) -> None:
+    table, known = profiled_on_gpu(ON_GPU, tmp_path, "--no-counters")
+    assert {"forward", "backward", "update"} <= set(table["phase"].dropna())
+    assert table.loc[table["kernel"].str.contains("Memcpy HtoD"), "phase"].unique().tolist() == ["forward"]
+    kernels = table[table["grid"].notna()]
+    assert kernels.loc[kernels["phase"] == "backward", "kernel"].str.contains("grad|wgrad|bgrad|backward").any()
+    assert kernels["phase"].notna().all(), "a launch of no phase"
+    assert table["start_ns"].min() == 0
+    assert (table["start_ns"].diff().dropna() >= 0).all(), "one stream runs in the order of its launches"
+    assert (known["gpus"], known["graphs"], known["varies"], len(known["loading_ms"])) == (1, False, False, 5)
+    assert min(known["step_ms"]) > 0
+
+
+@pytest.mark.gpu
+def test_a_cuda_graphs_launches_are_in_the_trace(tmp_path: Path) -> None:
+    table, known = profiled_on_gpu(GRAPHED, tmp_path, "--no-counters")
+    assert known["graphs"]
+    assert len(table[table["grid"].notna()]) >= 3
+    assert table["phase"].unique().tolist() == ["forward"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", [ON_GPU, GRAPHED], ids=["plain", "graphed"])
+def test_where_counters_are_open_most_of_the_step_has_them(text: str, tmp_path: Path, capsys) -> None:
+    profiled_on_gpu(text, tmp_path)
+    if "The trace is all" in (printed := capsys.readouterr().out):
+        pytest.skip("counters are closed, or there is no ncu")
+    raw, trace_ = (tmp_path / "out" / f"own_step_run1_{kind}.csv.gz" for kind in ("raw", "trace"))
+    parsed = parse(raw, "OWN", "step", trace=trace_)
+    assert str(parsed) in printed
+    assert parsed.matched is not None
+    assert parsed.matched > 0.9
+
+
+@pytest.mark.gpu
+def test_a_step_under_accelerate_on_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "my_step.py").write_text(ON_GPU_STEP)
+    words = ["profile", str(tmp_path / "my_step.py"), "--no-counters", "--out"]
+    for tool in ("pytorch", "accelerate"):
+        assert main([*words, str(tmp_path / tool), "--tool", tool]) == 0
+    kernels = [set(read_table(tmp_path / tool / "own_step_run1_trace.csv.gz", TRACE)["kernel"]) for tool in
+               ("pytorch", "accelerate")]  # fmt: skip
+    assert kernels[0] != kernels[1]
+
+
+ON_GPU_STEP = """
+import torch
+from torch import nn
+def build():
+    net = nn.Sequential(nn.Conv3d(4, 32, 3, padding=1), nn.GroupNorm(8, 32), nn.SiLU(), nn.Conv3d(32, 4, 3, padding=1))
+    return net, lambda model, x: model(x).square().mean(), torch.randn(2, 4, 32, 32, 32)
+"""

@@ -94,7 +94,7 @@ for step in range(40):
         optimizer.step()
 """
 CLOSURE = """
-optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3, line_search_fn=None, tolerance_grad=0, tolerance_change=0)
 def closure():
     optimizer.zero_grad()
     loss = net(x).square().mean()
@@ -184,10 +184,13 @@ def test_a_step_may_be_an_nvtx_range(tmp_path: Path) -> None:
     assert phases(folder) == [UPDATED] * 2
 
 
-def test_what_an_optimizer_computes_by_itself_is_its_update_but_for_the_backward_pass(tmp_path: Path) -> None:
-    _, folder = run(CLOSURE, tmp_path)
+@pytest.mark.parametrize("argument", ["closure", "closure=closure"])
+def test_what_a_closure_computes_is_no_update(argument: str, tmp_path: Path) -> None:
+    """Lightning gives a whole forward and backward pass to its optimizer."""
+    _, folder = run(CLOSURE.replace("step(closure)", f"step({argument})"), tmp_path)
     assert status(folder)["is_over"]
-    assert set(phases(folder)[-1]) == {"forward", "backward", "update"}
+    closure = ["update", "forward", "backward", "forward"]
+    assert phases(folder)[-1] == ["forward", *closure * 3, "update", "forward"]
 
 
 def test_the_program_is_ended_as_by_its_own_exit(tmp_path: Path) -> None:

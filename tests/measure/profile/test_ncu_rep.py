@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import stat
 import sys
@@ -13,6 +15,7 @@ from helpers.ncu_pages import ADD, CLASS_CELL, CONV, NORM, UNITS, Raw, details
 
 from medddpm.cli.main import main
 from medddpm.measure import programs, schemas
+from medddpm.measure.profile import ncu_rep
 from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS
 from medddpm.measure.profile.parse import parse
 from medddpm.measure.tables import read_meta, read_table
@@ -76,8 +79,6 @@ RULES = [(0, "global", "30"), (1, "local", "12.5")]
 
 def report_of(kernels: list[str], rules: bool = True) -> str:
     """A report of the launches that `Raw` has, in two ranges."""
-    import json
-
     launches = []
     for place, kernel in enumerate(kernels):
         metrics = {
@@ -178,7 +179,8 @@ def test_kernels_are_spelled_as_in_ncus_pages(report: Path, module: None) -> Non
     assert parsed(report)["kernel"].tolist() == ["void at::native::reduce_kernel<512>(int)"]
 
 
-def test_without_ncu_and_module_the_two_commands_are_named(report: Path, capsys) -> None:
+def test_without_ncu_and_module_the_two_commands_are_named(report: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(ncu_rep, "MODULE", "ncu_report_that_is_not_there")
     line = refused(report, capsys)
     assert "neither ncu nor ncu-report is installed here to read it; pip install 'medddpm[ncu]', or where ncu " in line
     assert "ncu --import run.ncu-rep --page raw --csv --print-metric-instances details > raw.csv" in line
@@ -200,6 +202,7 @@ def test_a_broken_report_is_refused_in_a_line(text: str, told: str, report: Path
 
 
 def test_what_ncu_says_of_a_report_is_told(report: Path, by_ncu: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(ncu_rep, "MODULE", "ncu_report_that_is_not_there")
     monkeypatch.setenv("FAILS", "1")
     assert "ncu cannot read it (==ERROR== Cannot open report file); pip install" in refused(report, capsys)
     report.unlink()
@@ -210,3 +213,23 @@ def test_a_report_brings_its_rules_itself(report: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         main(["parse", str(report), "--details", "d.csv", "--out", "k.csv"])
     assert "argument --details: only with a raw page; a report has its rules itself" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ncu_report") is None, reason="NVIDIA's ncu-report is not installed")
+def test_nvidias_own_module_refuses_what_is_no_report(report: Path, capsys) -> None:
+    for content in (b"", b"junk", bytes(range(256)) * 400):
+        report.write_bytes(content)
+        assert "ncu-report cannot read it (" in refused(report, capsys)
+
+
+def test_nvidias_own_module_has_the_names_that_are_called() -> None:
+    module = pytest.importorskip("ncu_report")
+    calls = {
+        module.IContext: ("num_ranges", "range_by_idx"),
+        module.IRange: ("num_actions", "action_by_idx"),
+        module.IAction: ("NameBase_MANGLED", "name", "metric_names", "metric_by_name", "rule_results"),
+        module.IMetric: ("unit", "value", "num_instances", "correlation_ids"),
+        module.IRuleResult: ("name", "has_speedup_estimation", "speedup_estimation"),
+    }
+    assert [(kind.__name__, name) for kind, names in calls.items() for name in names if not hasattr(kind, name)] == []
+    assert {kind.name.lower() for kind in module.SpeedupType} >= {"global", "local"}, "as the details page spells them"
