@@ -36,7 +36,7 @@ FOLDER, KIND, WARMUP, TO_THE_END, NVTX = (
 def environment(order: Order) -> dict[str, str]:
     """Returns the variables that say to a program what is wanted of it."""
     return {
-        FOLDER: str(order.folder),
+        FOLDER: str(order.folder.absolute()),
         KIND: order.kind,
         WARMUP: str(order.warmup),
         **({TO_THE_END: "1"} if order.to_the_end else {}),
@@ -68,7 +68,7 @@ def identity() -> tuple[int, int]:
 
 
 class Recorder:
-    """Records by PyTorch's profiler, or opens the range that ncu profiles; an `observer.Recorder`."""
+    """Records by PyTorch's profiler, or opens the range that ncu profiles, as an `Observer` tells it to."""
 
     def __init__(self, order: Order) -> None:
         self.order = order

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 TIMED, TIMED_SECONDS = 5, 60.0  # steps, and no further one after so long: choices
 TRACED = 2  # consecutive steps, of which the second is the trace and the first tells whether steps differ
@@ -52,31 +52,12 @@ class Order:
         return sum(steps for _, steps in self.stages())
 
 
-class Recorder(Protocol):
-    """What the observer tells to record; `hooked.Recorder` does so by PyTorch's profiler and CUDA."""
-
-    def now(self) -> Any:
-        """Returns a mark in time, on the GPU where there is one."""
-
-    def between(self, first: Any, last: Any) -> float:
-        """Returns the time between two marks, ms."""
-
-    def enter(self, stage: str) -> None:
-        """Begins a stage; the GPU has done all that was launched."""
-
-    def finish(self) -> None:
-        """Ends the last stage and writes what was recorded."""
-
-    def mark(self, name: str) -> Callable[[], None]:
-        """Begins a range of the host; returns what ends it."""
-
-
 class Observer:
     """Follows the steps of one process.
 
     Args:
         order: what is wanted.
-        recorder: records.
+        recorder: records; a `hooked.Recorder`.
         identity: returns rank and number of processes, once the program makes steps.
 
     Attributes:
@@ -84,7 +65,7 @@ class Observer:
         marked: whether marks tell the steps, and calls of optimizers no longer do.
     """
 
-    def __init__(self, order: Order, recorder: Recorder, identity: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, order: Order, recorder: Any, identity: Callable[[], tuple[int, int]]) -> None:
         self.order, self.recorder, self.identity = order, recorder, identity
         self._stages = order.stages()
         self.marked, self.is_over, self.leads = False, False, False

@@ -59,7 +59,8 @@ def read_program_trace(path: Path, name: str) -> ProgramTrace:
         remedy = "free some disk space in TMPDIR and profile again"
         raise BadInput(name, "the program's trace is missing, cut short or damaged", remedy) from None
     if len(steps) < TRACED:
-        raise BadInput(name, f"the trace holds {len(steps)} of {TRACED} steps", "end other profilers and try again")
+        remedy = "end other profilers; if torch.compile has compiled the optimizer's call, mark steps by "
+        raise BadInput(name, f"the trace holds {len(steps)} of {TRACED} steps", remedy + "medddpm.measure.step()")
     if not steps[-1] and torch.cuda.is_available():
         remedy = "move the network and its batch to the GPU; if they are there, end other profilers and try again"
         raise BadInput(name, "CUPTI saw no kernel launch in the step", remedy)

@@ -16,7 +16,9 @@ from helpers.ncu_pages import ADD, CLASS_CELL, CONV, NORM, UNITS, Raw, details
 from medddpm.cli.main import main
 from medddpm.measure import programs, schemas
 from medddpm.measure.profile import ncu_rep
-from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS
+from medddpm.measure.profile.counters import COLLECTED, INSTRUCTIONS, METRICS
+from medddpm.measure.profile.ncu import Collection
+from medddpm.measure.profile.ncu_csv import CLOSED
 from medddpm.measure.profile.parse import parse
 from medddpm.measure.tables import read_meta, read_table
 
@@ -233,3 +235,31 @@ def test_nvidias_own_module_has_the_names_that_are_called() -> None:
     }
     assert [(kind.__name__, name) for kind, names in calls.items() for name in names if not hasattr(kind, name)] == []
     assert {kind.name.lower() for kind in module.SpeedupType} >= {"global", "local"}, "as the details page spells them"
+
+
+LAUNCHES = "import torch; x = torch.randn(512, 512, device='cuda'); print(float((x @ x).relu().sum()))"
+
+
+@pytest.mark.gpu
+def test_ncu_and_nvidias_module_read_one_report_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module that comes with ncu, or the installed one; a report of three launches or more, with rules."""
+    if (ncu := programs.find("ncu")) is None:
+        pytest.skip("there is no ncu here")
+    counted = ["--set", "full", "--metrics", ",".join(COLLECTED), "--launch-count", "5"]
+    collection = Collection("a report", [sys.executable, "-c", LAUNCHES], counted)
+    done = programs.run(collection.collect_command(tmp_path / "r.ncu-rep", ncu))
+    if CLOSED in done.stdout:
+        pytest.skip("the counters are closed")
+    assert (tmp_path / "r.ncu-rep").is_file(), done.stdout
+    tables = []
+    for where in (ncu, None):
+        monkeypatch.setattr(programs, "find", lambda _name, where=where: where)
+        beside = [str(path) for parent in Path(ncu).resolve().parents for path in parent.glob("extras/python")]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*beside, os.environ.get("PYTHONPATH", "")]))
+        for path in beside:
+            monkeypatch.syspath_prepend(path)
+        out = tmp_path / f"{len(tables)}.csv"
+        assert main(["parse", str(tmp_path / "r.ncu-rep"), "--out", str(out)]) == 0
+        tables.append(read_table(out, schemas.KERNELS))
+    pd.testing.assert_frame_equal(*tables, rtol=1e-3)
+    assert tables[0]["est_speedup_pct"].notna().all()
