@@ -126,9 +126,10 @@ def add_profile(commands: Commands[Parser]) -> None:
 def _add_any_program(command: Parser) -> None:
     group = command.add_argument_group(
         "your own step or program",
-        "A step is told by `with medddpm.measure.step():` in the program, by an NVTX range, or else by the calls of "
-        "its optimizers: it is then what happens between two of them. The program runs twice: for a trace, and, where "
-        "counters are open, under Nsight Compute. After the profiled step it is ended, as by sys.exit(0).",
+        "A step is told by `with medddpm.measure.step():` in the program, by an NVTX range, or else\n"
+        "by the calls of its optimizers: it is then what happens between two of them. The program runs\n"
+        "twice: for a trace, and, where counters are open, under Nsight Compute. After the profiled\n"
+        "step it is ended, as by sys.exit(0).",
     )
     group.add_argument(
         "--tool", type=str.lower, choices=(*TOOLS, *STEP_TOOLS), metavar="NAME",

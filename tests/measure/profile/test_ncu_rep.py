@@ -217,8 +217,9 @@ def test_a_report_brings_its_rules_itself(report: Path, capsys) -> None:
     assert "argument --details: only with a raw page; a report has its rules itself" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ncu_report") is None, reason="NVIDIA's ncu-report is not installed")
 def test_nvidias_own_module_refuses_what_is_no_report(report: Path, capsys) -> None:
+    if importlib.util.find_spec("ncu_report") is None:
+        pytest.skip("NVIDIA's ncu-report is not installed")
     for content in (b"", b"junk", bytes(range(256)) * 400):
         report.write_bytes(content)
         assert "ncu-report cannot read it (" in refused(report, capsys)
