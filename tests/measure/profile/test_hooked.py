@@ -235,8 +235,7 @@ def test_without_a_profile_a_mark_does_nothing() -> None:
     assert medddpm.measure.observer is None
 
 
-def test_an_environment_without_the_package_gets_this_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(hooked.FOLDER, raising=False)
+def test_an_environment_without_the_package_gets_this_ones() -> None:
     site = importlib.import_module("medddpm.measure.profile.inject.sitecustomize")
     spec = site.Package().find_spec("medddpm", None)
     assert spec.origin == str(Path(importlib.import_module("medddpm").__file__ or ""))

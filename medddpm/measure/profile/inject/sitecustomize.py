@@ -71,9 +71,10 @@ def chain() -> None:
         spec.loader.exec_module(module)
 
 
-if "MEDDDPM_PROFILE_FOLDER" in os.environ:  # none is written where the folder is gone, as in a process that outlives it
-    if os.path.isdir(os.environ["MEDDDPM_PROFILE_FOLDER"]):
-        Path(os.environ["MEDDDPM_PROFILE_FOLDER"], "python").touch()
+if __name__ == "sitecustomize":  # as Python imports it at its start
+    folder = os.environ.get("MEDDDPM_PROFILE_FOLDER", "")
+    if os.path.isdir(folder):  # it is gone for a process that outlives the profile
+        Path(folder, "python").touch()
         sys.meta_path.insert(0, AfterTorch())
         sys.meta_path.append(Package())
     chain()
