@@ -39,6 +39,7 @@ CONTENTS = """
 site/fast_path
 site/compare
 site/profile_yours
+site/profile_program
 site/contract
 site/clients
 site/commands

@@ -73,6 +73,8 @@ def run(parser: Callable[[], Parser], words: Sequence[str]) -> int:
         if str(error.name).partition(".")[0] in {"medddpm", "study"}:
             raise
         extra = "completion" if error.name == "shtab" else EXTRAS.get(words[0], "book")
+        if error.name == "pandas" and words[0] in ("profile", "parse"):  # all that a program of one's own needs
+            extra = "measure"
         return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
     except KeyboardInterrupt as interrupt:
         if is_first():

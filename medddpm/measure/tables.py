@@ -28,7 +28,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
     """Writes `table` and, beside it, NAME.meta.json; returns the path written.
 
     Args:
-        table: one row per observation; the schema's columns, in any order.
+        table: one row per observation; the schema's columns, in any order. A `later` column may be absent.
         path: NAME.csv; a table of more than `GZIP_ABOVE` bytes goes to NAME.csv.gz instead.
         schema: of the table.
         meta: the rows' source, as `machine_meta()` or a citation; the columns and the row count are added.
@@ -37,6 +37,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
         BadInput: the table does not fit the schema, or cannot be written.
     """
     plain, zipped = both_paths(path)
+    schema = Schema({n: column for n, column in schema.columns.items() if not column.later or n in table.columns})
     table = _checked(table, schema, plain)
     text, compressed = _as_csv(table)
     target, other, data = (plain, zipped, text) if len(text) <= GZIP_ABOVE else (zipped, plain, compressed)

@@ -127,7 +127,7 @@ def test_a_command_says_which_extra_brings_what_it_lacks(tmp_path: Path) -> None
     assert done.stderr.splitlines() == [
         "medddpm: train needs safetensors; pip install 'medddpm[train]'",
         "medddpm: check needs nibabel; pip install 'medddpm[train]'",
-        "medddpm: profile needs pandas; pip install 'medddpm[book]'",
+        "medddpm: profile needs pandas; pip install 'medddpm[measure]'",
         "medddpm: compare needs pandas; pip install 'medddpm[measure]'",
         "medddpm: window needs pandas; pip install 'medddpm[measure]'",
         "medddpm: report needs pandas; pip install 'medddpm[measure]'",

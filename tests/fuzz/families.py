@@ -32,7 +32,10 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.measure.profile import starts, window
 from medddpm.measure.profile.folder import read_profile
 from medddpm.measure.profile.page.report import write_report
+from medddpm.measure.profile.observer import STEP, TRACED
 from medddpm.measure.profile.parse import parse
+from medddpm.measure.profile.program_trace import described, read_program_trace
+from medddpm.measure.profile.trace import write as write_trace
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table
 from medddpm.switches import SETTINGS
@@ -107,6 +110,7 @@ def families(folder: Path) -> dict[str, Family]:
         Family("ncu-details-lines", "details.csv", mutants.broken_lines(rules), _with_raw(raw, "details", "window")),
         Family("trace", "trace.csv", mutants.broken_text([trace]), _with_raw(raw, "trace", "step")),
         *(Family(name, at, mutants.broken_text([profile[at]]), _report_of(profile)) for name, at in PROFILE.items()),
+        Family("program-trace", "trace.json", _json(_program_trace()), _read_program_trace),
         Family("record", "kernels.csv", mutants.broken_text([table]), _read_record(meta)),
         Family("record-meta", "kernels.meta.json", mutants.broken_text([meta]), _read_meta),
         Family("arguments", "words.json", broken_commands(lines), run_command),
@@ -314,6 +318,31 @@ def _report_of(files: Mapping[str, str]) -> Callable[[Path], object]:
     return read
 
 
+def _program_trace() -> dict[str, Any]:
+    """What torch.profiler exports of a program's two steps, each with two launches."""
+    made: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, ts: float, dur: float, **args: object) -> None:
+        made.append({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args})
+
+    for step in range(TRACED):
+        add("user_annotation", STEP, 100.0 * step, 90.0)
+        add("user_annotation", "forward", 100.0 * step, 90.0)
+        for place, name in enumerate((CONV, CUPTI_ADD)):
+            known = {"correlation": 10 * step + place, "stream": 7, "device": 0}
+            add("cuda_runtime", "cudaLaunchKernel", 100.0 * step + place, 1.0, **known)
+            add("kernel", name, 100.0 * step + 50 + place, 1.0, grid=[64, 1, 1], block=[128, 1, 1], **known)
+    return {"traceEvents": made}
+
+
+def _read_program_trace(path: Path) -> object:
+    status = {"step_ms": [1.0], "loading_ms": None, "steps_seen": 11, "by": "the calls of Adam"}
+    trace = read_program_trace(path, "a run")
+    write_trace(trace.steps[-1], path.with_name("trace.csv.gz"))
+    read_table(path.with_name("trace.csv.gz"), TRACE)
+    return described(trace, status, [])
+
+
 def _read_record(meta: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
         path.with_name("kernels.meta.json").write_text(meta)
@@ -327,4 +356,5 @@ def all_names() -> Sequence[str]:
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "mha", "mha-header", "nrrd", "nrrd-header",
             "checkpoint-bytes", "checkpoint-values", "checkpoint-pickle", "checkpoint-records", "safetensors-bytes",
             "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines", "ncu-details",
-            "ncu-details-lines", "trace", *PROFILE, "record", "record-meta", "arguments", *DATA_FOLDERS)  # fmt: skip
+            "ncu-details-lines", "trace", "program-trace", *PROFILE, "record", "record-meta", "arguments",
+            *DATA_FOLDERS)  # fmt: skip
