@@ -31,8 +31,8 @@ from medddpm.data.nifti import read_image, read_mask
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.measure.profile import starts, window
 from medddpm.measure.profile.folder import read_profile
-from medddpm.measure.profile.page.report import write_report
 from medddpm.measure.profile.observer import STEP, TRACED
+from medddpm.measure.profile.page.report import write_report
 from medddpm.measure.profile.parse import parse
 from medddpm.measure.profile.program_trace import described, read_program_trace
 from medddpm.measure.profile.trace import write as write_trace
