@@ -124,7 +124,7 @@ def of_launches(kernels: pd.DataFrame) -> pd.Series[str]:
 
 def of_step(profile: Profile) -> Bounds:
     """Divides a step's time by what bounds it."""
-    kernels = profile.by_launch()
+    kernels = profile.by_launch
     time, bound = kernels["count"] * kernels["duration_ns"], of_launches(kernels)
     launched = (time.groupby(bound).sum() / time.sum()).to_dict()
     busy, span = _busy(profile.launches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -88,13 +89,14 @@ class Profile:
     run: pd.DataFrame | None = None
     counted: pd.DataFrame = field(default_factory=pd.DataFrame)
 
+    @functools.cached_property
     def by_launch(self) -> pd.DataFrame:
-        """Returns `kernels`; without counters the same table from the launches alone, its counters all missing."""
+        """`kernels`; without counters the same table from the launches alone, its counters all missing."""
         return _uncounted(self.launches, self.name) if self.kernels is None else self.kernels
 
     def known(self) -> float:
         """Returns the share of the step's time on the GPU in launches that have counters."""
-        table = self.by_launch()
+        table = self.by_launch
         time = table["count"] * table["duration_ns"]
         return float(time[table["cycles_active"].notna()].sum() / time.sum())
 

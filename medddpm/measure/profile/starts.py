@@ -70,12 +70,12 @@ def ordered(profile: Profile) -> Ordered:
     Raises:
         BadInput: the step launches no kernel, only fills and copies.
     """
-    step = _counted(windows.in_order(profile.launches), profile.by_launch())
+    step = _counted(windows.in_order(profile.launches), profile.by_launch)
     if step.empty:
         raise BadInput(profile.path, "the step launches no kernel", "profile a step that computes on the GPU")
     if profile.run is None:
         return Ordered(step, step)
-    counts = profile.by_launch() if profile.counted.empty else profile.counted
+    counts = profile.by_launch if profile.counted.empty else profile.counted
     return Ordered(step, _counted(windows.first_step(profile.run), counts))
 
 

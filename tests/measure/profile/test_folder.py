@@ -77,7 +77,7 @@ def test_an_unfinished_table_is_none(tmp_path: Path) -> None:
 def test_a_trace_alone_is_a_profile_without_counters(tmp_path: Path) -> None:
     profile = read_profile(write_profile(tmp_path, TWO, counted=False))
     assert (profile.kernels, profile.known()) == (None, 0.0)
-    table = profile.by_launch()
+    table = profile.by_launch
     assert list(table.columns) == list(KERNELS.columns)
     assert table["count"].tolist() == [2, 1]
     assert table["duration_ns"].tolist() == [200_000, 5_000]

@@ -90,7 +90,7 @@ def _titles(profiles: Sequence[Profile]) -> list[str]:
 
 
 def _section(profile: Profile, title: str) -> Section:
-    kernels, known = profile.by_launch(), profile.known()
+    kernels, known = profile.by_launch, profile.known()
     bounded = bounds.of_step(profile)
     return Section(
         title=title,
