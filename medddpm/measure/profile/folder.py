@@ -18,7 +18,7 @@ from medddpm.measure.profile.families import family_of
 from medddpm.measure.profile.parse import parse
 from medddpm.measure.profile.records import UNFINISHED
 from medddpm.measure.profile.step_weights import COUNTERS, grouped
-from medddpm.measure.schemas import KERNELS, TIME_NS, TRACE, Column, Schema
+from medddpm.measure.schemas import KERNELS, TRACE
 from medddpm.measure.tables import meta_path, read_meta, read_table
 
 # <label>_<part>_run<N>_<kind>.csv.gz in a profile's folder, <table>_<label>_<part>_run<N>.csv among the records
@@ -30,12 +30,6 @@ _NAMES = tuple(
     )
 )
 _TRACES, _COUNTS = ("trace", "launches"), ("raw", "kernels")
-_LATER = {
-    "start_ns": Column(
-        "float64", "begin on the GPU, from the step's first launch", "ns", nullable=True, later=True, within=TIME_NS
-    )
-}
-_ORDERED = Schema({**TRACE.columns, **{name: c for name, c in _LATER.items() if name not in TRACE.columns}})
 _LONGEST_MS = 1e9
 _AGAIN = "profile again: medddpm profile"
 _CARDS = "of the records give a card's folder, as figures/records/H100"
@@ -158,7 +152,7 @@ def _files(folder: Path) -> Iterator[_File]:
 
 
 def _read(step: _File, files: list[_File], run: int | None) -> Profile:
-    launches = read_table(step.path, _ORDERED)
+    launches = read_table(step.path, TRACE)
     if not launches["duration_ns"].sum() > 0:
         raise BadInput(step.path, "holds no launch that takes time", _AGAIN)
     facts = read_meta(step.path) if meta_path(step.path).is_file() else {}
@@ -178,7 +172,7 @@ def _read(step: _File, files: list[_File], run: int | None) -> Profile:
         facts=facts,
         path=step.path,
         program=program,
-        run=read_table(max(runs, key=lambda f: f.run).path, _ORDERED) if runs else None,
+        run=read_table(max(runs, key=lambda f: f.run).path, TRACE) if runs else None,
         counted=pd.concat(tables.values(), ignore_index=True) if tables else pd.DataFrame(),
     )
 
