@@ -18,13 +18,14 @@ from matplotlib.backend_bases import GraphicsContextBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.path import Path as Line
 from matplotlib.transforms import IdentityTransform, Transform
 
 from medddpm.runtime.files import replacing
 from study.figures.legible import faults
 
-POINTS = 2.0**20  # of the grid, in a pixel
+GRID = 2.0**20  # of its points, in a pixel
 
 Array = npt.NDArray[np.floating]
 
@@ -87,6 +88,18 @@ BARS: dict[str, Any] = {
     "err_kws": {"color": "black", "linewidth": 1},
 }
 PAPER_MARKS: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 0.9, "s": 25, "zorder": 3}
+# Points side by side in a row, so that none hides another, with a line from the lowest run to the highest.
+POINTS: dict[str, Any] = {
+    "linestyle": "none",
+    "dodge": 0.66,
+    "markersize": 4.5,
+    "markeredgewidth": 0.9,
+    "errorbar": ("pi", 100),
+    "err_kws": {"linewidth": 1.2},
+    "legend": False,
+}
+CARD_MARKERS = {"V100": "v", "A100": "s", "H100": "o"}  # the paper's
+VIEW_MARKERS = {"window": "o", "step": "D"}
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
@@ -156,6 +169,53 @@ def source_palette(sources: Sequence[str]) -> dict[str, str]:
             red, green, blue = (white + (1 - white) * part for part in to_rgb(colour))
             palette[f"{card}, {view}"] = to_hex((red, green, blue))
     return {source: colour for source, colour in palette.items() if source in known}
+
+
+def source_marks(sources: Iterable[str]) -> dict[str, Any]:
+    """Returns seaborn's `hue_order`, `palette` and `markers`: black by card for the paper, by card and view for ours.
+
+    Args:
+        sources: as "paper, H100" or "H100, window"; the paper's come first, by the age of their cards.
+    """
+    known = list(sources)
+    paper = {f"paper, {card}": marker for card, marker in CARD_MARKERS.items() if f"paper, {card}" in known}
+    palette = source_palette([source for source in known if source not in paper])
+    ours = {source: VIEW_MARKERS[source.split(", ")[1]] for source in known if source in palette}
+    palette = dict.fromkeys(paper, "black") | {source: palette[source] for source in ours}
+    return {"hue_order": list(palette), "palette": palette, "markers": list((paper | ours).values())}
+
+
+def finish_points(figure: Figure, marks: Mapping[str, Any], unit: str = "") -> None:
+    """Finishes panels of `sns.pointplot`: hollow marks for the paper, lines between rows, a legend, words as of `say`.
+
+    Args:
+        figure: its panels share their rows, whose names stand at the first.
+        marks: of `source_marks`, with which all were drawn.
+        unit: follows each value in the words.
+    """
+    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    sources = marks["hue_order"]
+    for axis in figure.axes:
+        lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None)]
+        for source, line in zip(sources, lines, strict=True):
+            line.set_markerfacecolor("none" if source.startswith("paper") else line.get_color())
+            values = [f"{rows[round(y)]} {x:.3g}{unit}" for x, y in np.asarray(line.get_xydata()) if np.isfinite(x)]
+            if values:  # an empty line has no place, and counts as one in the figure's corner if it is not clipped
+                line.set_clip_on(False)
+                say(line, f"{source}: {', '.join(values)}")
+        for place in range(1, len(rows)):
+            axis.axhline(place - 0.5, color="#DDDDDD", linewidth=0.6, zorder=0)
+        axis.grid(axis="x", linewidth=0.3)
+        axis.set_axisbelow(True)
+        axis.tick_params(axis="y", length=0)
+        axis.set_ylim(len(rows) - 0.5, -0.5)
+    keys = [
+        Line2D([], [], color=marks["palette"][source], marker=marker, linestyle="none", markersize=4.5, label=source)
+        for source, marker in zip(sources, marks["markers"], strict=True)
+    ]
+    for key in keys:
+        key.set_markerfacecolor("none" if str(key.get_label()).startswith("paper") else key.get_color())
+    figure.legend(handles=keys, loc="outside upper center", ncols=len(keys), handletextpad=0.1, columnspacing=1.2)
 
 
 def say(mark: Artist, words: str) -> None:
@@ -233,6 +293,6 @@ class SteadyCanvas(FigureCanvasAgg):
 
 class _SteadyRenderer(RendererAgg):
     def draw_path(self, gc: GraphicsContextBase, path: Line, transform: Transform, rgbFace: Any = None) -> None:
-        moved = Line(np.round(transform.transform(path.vertices) * POINTS) / POINTS, path.codes)
+        moved = Line(np.round(transform.transform(path.vertices) * GRID) / GRID, path.codes)
         moved.should_simplify = path.should_simplify
         super().draw_path(gc, moved, IdentityTransform(), rgbFace)  # type: ignore[no-untyped-call]
