@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,8 @@ POINTS: dict[str, Any] = {
     "err_kws": {"linewidth": 1.2},
     "legend": False,
 }
+ARROW = 14  # points: how far the arrow of a bound reaches
+ARROW_STYLE = {"arrowstyle": "<|-", "color": "black", "shrinkA": 0, "shrinkB": 3, "mutation_scale": 7}
 CARD_MARKERS = {"V100": "v", "A100": "s", "H100": "o"}  # the paper's
 VIEW_MARKERS = {"window": "o", "step": "D"}
 
@@ -185,13 +187,16 @@ def source_marks(sources: Iterable[str]) -> dict[str, Any]:
     return {"hue_order": list(palette), "palette": palette, "markers": list((paper | ours).values())}
 
 
-def finish_points(figure: Figure, marks: Mapping[str, Any], unit: str = "") -> None:
+def finish_points(
+    figure: Figure, marks: Mapping[str, Any], unit: str = "", at_least: Collection[tuple[str, float]] = ()
+) -> None:
     """Finishes panels of `sns.pointplot`: hollow marks for the paper, lines between rows, a legend, words as of `say`.
 
     Args:
         figure: its panels share their rows, whose names stand at the first.
         marks: of `source_marks`, with which all were drawn.
         unit: follows each value in the words.
+        at_least: source and value of marks that are lower bounds, which get an arrow.
     """
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     sources = marks["hue_order"]
@@ -199,7 +204,12 @@ def finish_points(figure: Figure, marks: Mapping[str, Any], unit: str = "") -> N
         lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None)]
         for source, line in zip(sources, lines, strict=True):
             line.set_markerfacecolor("none" if source.startswith("paper") else line.get_color())
-            values = [f"{rows[round(y)]} {x:.3g}{unit}" for x, y in np.asarray(line.get_xydata()) if np.isfinite(x)]
+            places = [(float(x), float(y)) for x, y in np.asarray(line.get_xydata()) if np.isfinite(x)]
+            bounds = [place for place in places if (source, place[0]) in at_least]
+            for place in bounds:
+                axis.annotate("", place, (ARROW, 0), textcoords="offset points", arrowprops=ARROW_STYLE)
+            more = {place: "more than " for place in bounds}
+            values = [f"{rows[round(y)]} {more.get((x, y), '')}{x:.3g}{unit}" for x, y in places]
             if values:  # an empty line has no place, and counts as one in the figure's corner if it is not clipped
                 line.set_clip_on(False)
                 say(line, f"{source}: {', '.join(values)}")
