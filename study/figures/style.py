@@ -250,6 +250,13 @@ def say_bars(axis: Axes, sources: Iterable[str], rows: Sequence[str], more: Mapp
             say(bar, f"{words}: {following}" if following else words)
 
 
+def say_stack(axis: Axes, title: str, rows: Sequence[str]) -> None:
+    """Makes each part of pandas' stacked bars show the title, its row, its column and its value, as `say` does."""
+    for bars in axis.containers:
+        for row, bar in zip(rows, bars, strict=True):
+            say(bar, f"{title}: {row}, {bars.get_label()} {bar.get_width():.2f}")
+
+
 def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
     """Writes NAME.png and NAME.svg, the same bytes each time for the same figure.
 
