@@ -208,7 +208,7 @@ def finish_points(
             bounds = [place for place in places if (source, place[0]) in at_least]
             for place in bounds:
                 axis.annotate("", place, (ARROW, 0), textcoords="offset points", arrowprops=ARROW_STYLE)
-            more = {place: "more than " for place in bounds}
+            more = dict.fromkeys(bounds, "more than ")
             values = [f"{rows[round(y)]} {more.get((x, y), '')}{x:.3g}{unit}" for x, y in places]
             if values:  # an empty line has no place, and counts as one in the figure's corner if it is not clipped
                 line.set_clip_on(False)
