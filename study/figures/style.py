@@ -213,8 +213,8 @@ def finish_points(
             if values:  # an empty line has no place, and counts as one in the figure's corner if it is not clipped
                 line.set_clip_on(False)
                 say(line, f"{source}: {', '.join(values)}")
-        for place in range(1, len(rows)):
-            axis.axhline(place - 0.5, color="#DDDDDD", linewidth=0.6, zorder=0)
+        for border in range(1, len(rows)):
+            axis.axhline(border - 0.5, color="#DDDDDD", linewidth=0.6, zorder=0)
         axis.grid(axis="x", linewidth=0.3)
         axis.set_axisbelow(True)
         axis.tick_params(axis="y", length=0)

@@ -12,47 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from medddpm.measure.profile.families import FAMILIES, OTHER
-from medddpm.measure.profile.instructions import CLASSES
 from medddpm.measure.profile.windows import WINDOW
-from study.figures.mixes import by_kind, folded, kind_of, largest, stack_figure
-from study.figures.settings import priority_figure, spread_figure
-from study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
+from study.figures.mixes import by_kind, kind_of, largest
+from study.figures.settings import spread_figure
+from study.figures.style import KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
 from study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
 
 compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
 
-# priorities and the spread
-
-
-def scores() -> pd.DataFrame:
-    rows = {
-        ("H200", "window", "OPT1"): [2.0, np.nan, 6.0, 0.01],
-        ("H200", "window", "BASE"): [8.0, 1.0, 4.0, np.nan],
-        ("H200", "step", "BASE"): [80.0, 10.0, 40.0, 0.7],
-    }
-    index = pd.MultiIndex.from_tuples(rows, names=["gpu", "view", "config"])
-    return pd.DataFrame(rows.values(), index=index, columns=["convolution", "reduction", "normalization", "update"])
-
-
-def test_priorities_are_bars_by_kind_with_the_papers_ranks() -> None:
-    figure = priority_figure(scores(), {"normalization": 1, "convolution": 2})
-    window, step = figure.axes
-    kinds = ["convolution\n(paper: rank 2)", "normalization\n(paper: rank 1)", "reduction"]
-    assert [label.get_text() for label in window.get_yticklabels()] == kinds, "update is too small to be seen"
-    assert [(to_hex(bar.get_facecolor()), bar.get_width()) for bar in window.patches] == [
-        *((SETTING_COLOURS["BASE"].lower(), width) for width in (8, 4, 1)),
-        *((SETTING_COLOURS["OPT1"].lower(), width) for width in (2, 6, 0)),
-    ]
-    assert [bar.get_width() for bar in step.patches] == [80, 40, 10]
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["H200, window", "H200, step"]
-    assert window.yaxis_inverted()
-    assert legend(figure) == ["BASE", "OPT1"]
-
-
-@compares_picture
-def test_priorities_look_as_stored() -> Figure:
-    return readable(priority_figure(scores(), {"normalization": 1, "convolution": 2, "pointwise": 3}))
+# the spread
 
 
 def distances() -> pd.DataFrame:
@@ -117,13 +86,6 @@ def test_families_add_up_to_kinds_in_the_legends_order() -> None:
     np.testing.assert_allclose(kinds.sum(axis="columns"), 1)
 
 
-def stacks() -> dict[tuple[str, str], pd.DataFrame]:
-    amounts = 1.5 / 2 ** np.arange(9.0)
-    rows = pd.DataFrame([amounts, amounts[::-1] / 2], index=["sm80_xmma_fprop_implicit", "elementwise_kernel"])
-    rows.columns = list(CLASSES)
-    return {("H200", "window"): folded(rows), ("H200", "step"): folded(rows.iloc[:1])}
-
-
 def test_a_rows_largest_kernels_are_named_by_their_share_of_its_time() -> None:
     names = ["void at::native::norm<4>(int)", "void at::native::norm<2>(float)", "sgemm", "copy"]
     kernels = pd.DataFrame({"gpu": "H100", "view": "step", "kernel": names})
@@ -134,32 +96,6 @@ def test_a_rows_largest_kernels_are_named_by_their_share_of_its_time() -> None:
     }
     kernels["duration_ns"] = [1000, 1000, 1, 1]
     assert largest(kernels, ["a", "a", "a", "a"])["H100", "step", "a"] == "100% norm", "a thousandth is not named"
-
-
-def test_classes_without_a_colour_are_added_up() -> None:
-    (rows, _) = stacks().values()
-    assert list(rows.columns) == list(CLASS_COLOURS)
-    np.testing.assert_allclose(rows.sum(axis="columns"), [1.5 * (2 - 2.0**-8), 0.75 * (2 - 2.0**-8)])
-    assert rows.loc["sm80_xmma_fprop_implicit", "Floating Point"] == 1.5
-
-
-def test_stacks_lie_end_to_end_and_say_their_sum() -> None:
-    window, step = stack_figure(stacks()).axes
-    rows = stacks()["H200", "window"]
-    for place, total in enumerate(rows.sum(axis="columns")):
-        bars = [bar for bar in window.patches if abs(bar.get_y() + bar.get_height() / 2 - place) < 1e-9]
-        ends = [bar.get_x() + bar.get_width() for bar in bars]
-        np.testing.assert_allclose([bar.get_x() for bar in bars], [0, *ends[:-1]])
-        assert [to_hex(bar.get_facecolor()) for bar in bars] == [colour.lower() for colour in CLASS_COLOURS.values()]
-        assert ends[-1] == pytest.approx(total)
-        assert texts(window)[place] == f"{total:.2f}"
-    assert (window.get_title(loc="left"), step.get_title(loc="left")) == ("H200, window", "H200, step")
-    assert texts(step) == texts(window)[:1]
-
-
-@compares_picture
-def test_ipc_stacks_look_as_stored() -> Figure:
-    return readable(stack_figure(stacks()))
 
 
 # windows
