@@ -8,7 +8,6 @@ import pandas as pd
 
 from medddpm.measure.profile.families import family_named
 from medddpm.measure.profile.kernel_names import function_name
-from study.figures.style import KIND_COLOURS
 
 LEAST = 0.005  # of a row's time: a kernel with less is not named
 
@@ -29,12 +28,6 @@ def kind_of(family: str) -> str:
     """Returns one of `KIND_COLOURS`: the family's group; of a convolution forward or one of the two gradients."""
     group = family_named(family).group
     return _KINDS.get(family, f"{group}, other" if group == "convolution" else group)
-
-
-def by_kind(shares: pd.DataFrame) -> pd.DataFrame:
-    """Adds up shares of families (columns) by `kind_of`, in the legend's order."""
-    added = shares.T.groupby(kind_of).sum().T
-    return added[[kind for kind in KIND_COLOURS if kind in added]]
 
 
 def largest(kernels: pd.DataFrame, rows: Sequence[str], count: int = 3) -> dict[tuple[str, str, str], str]:

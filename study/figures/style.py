@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backend_bases import GraphicsContextBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Line
+from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import IdentityTransform, Transform
 
 from medddpm.runtime.files import replacing
@@ -188,7 +190,7 @@ def source_marks(sources: Iterable[str]) -> dict[str, Any]:
 
 
 def finish_points(
-    figure: Figure, marks: Mapping[str, Any], unit: str = "", at_least: Collection[tuple[str, float]] = ()
+    figure: Figure, marks: Mapping[str, Any], unit: str = "", at_least: Collection[tuple[str, str, float]] = ()
 ) -> None:
     """Finishes panels of `sns.pointplot`: hollow marks for the paper, lines between rows, a legend, words as of `say`.
 
@@ -196,7 +198,7 @@ def finish_points(
         figure: its panels share their rows, whose names stand at the first.
         marks: of `source_marks`, with which all were drawn.
         unit: follows each value in the words.
-        at_least: source and value of marks that are lower bounds, which get an arrow.
+        at_least: source, row and value of marks that are lower bounds, which get an arrow.
     """
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     sources = marks["hue_order"]
@@ -205,7 +207,7 @@ def finish_points(
         for source, line in zip(sources, lines, strict=True):
             line.set_markerfacecolor("none" if source.startswith("paper") else line.get_color())
             places = [(float(x), float(y)) for x, y in np.asarray(line.get_xydata()) if np.isfinite(x)]
-            bounds = [place for place in places if (source, place[0]) in at_least]
+            bounds = [(x, y) for x, y in places if (source, rows[round(y)], x) in at_least]
             for place in bounds:
                 axis.annotate("", place, (ARROW, 0), textcoords="offset points", arrowprops=ARROW_STYLE)
             more = dict.fromkeys(bounds, "more than ")
@@ -226,6 +228,14 @@ def finish_points(
     for key in keys:
         key.set_markerfacecolor("none" if str(key.get_label()).startswith("paper") else key.get_color())
     figure.legend(handles=keys, loc="outside upper center", ncols=len(keys), handletextpad=0.1, columnspacing=1.2)
+
+
+def plain_logarithms(axis: Axis) -> None:
+    """Gives a logarithmic axis plain numbers at 1, 2 and 5 of each decade, or at the decades where there are many."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1,) if high / low > 30 else (1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def say(mark: Artist, words: str) -> None:

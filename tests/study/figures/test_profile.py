@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 
 from medddpm.measure.profile.families import FAMILIES, OTHER
 from medddpm.measure.profile.windows import WINDOW
-from study.figures.mixes import by_kind, kind_of, largest
+from study.figures.mixes import kind_of, largest
 from study.figures.settings import spread_figure
-from study.figures.style import KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
-from study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
+from study.figures.style import KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS, new_figure
+from study.figures.windows import STRIDE, mark_starts, phases_figure
 
 compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
@@ -72,18 +72,6 @@ def test_every_family_has_a_kind_with_a_colour() -> None:
     assert kind_of("xmma_wgrad") == "convolution, weight gradient"
     assert kind_of("other convolution") == "convolution, other"
     assert kind_of("copy") == "layout"
-
-
-def test_families_add_up_to_kinds_in_the_legends_order() -> None:
-    families = {
-        "copy": 0.1, "xmma_wgrad": 0.3, "sm90_xmma_fprop_implicit": 0.2, "cat": 0.15, "elementwise_kernel": 0.05,
-        "sm80_xmma_fprop_implicit": 0.2,
-    }  # fmt: skip
-    shares = pd.DataFrame([families, dict.fromkeys(families, 1 / 6)], index=["a", "b"])
-    kinds = by_kind(shares)
-    assert list(kinds.columns) == ["convolution, forward", "convolution, weight gradient", "pointwise", "layout"]
-    np.testing.assert_allclose(kinds.loc["a"], [0.4, 0.3, 0.05, 0.25])
-    np.testing.assert_allclose(kinds.sum(axis="columns"), 1)
 
 
 def test_a_rows_largest_kernels_are_named_by_their_share_of_its_time() -> None:
@@ -149,42 +137,29 @@ def test_phases_look_as_stored() -> Figure:
 
 
 def moved() -> Figure:
+    """A curve of 700 starts, and its marks."""
     start = np.arange(700)
-    ratios = pd.DataFrame({"cycles_active": 10 ** np.cos(start / 100), "instructions": 10 ** np.sin(start / 100)})
-    ratios.index.name = "start"
-    whole = {"cycles_active": 1.1, "instructions": 1.3}
+    ratios = pd.Series(10 ** np.cos(start / 100))
     stretches = pd.DataFrame(
         {"phase": ["forward", "backward", "update"], "begin": [0, 300, 720], "end": [300, 720, 800]}
     )
-    papers = {"cycles_active": (0.01, 0.02), "instructions": (0.01, 0.01)}
-    return starts_figure(ratios, ratios.loc[[10, 300]], whole, stretches, papers)
+    figure = new_figure(height=2.3)
+    axis = figure.subplots()
+    axis.plot(ratios, color=SETTING_COLOURS["OPT2"])
+    mark_starts(axis, "SM cycles", ratios, 1.1, stretches, (0.01, 0.02))
+    return figure
 
 
-def test_ratios_are_drawn_by_the_windows_start() -> None:
-    figure = moved()
-    for axis, counter, whole, said in zip(
-        figure.axes, STARTS, (1.1, 1.3), ("paper: 0.01 to 0.02", "paper: 0.01"), strict=True
-    ):
-        line, dots, step = axis.get_lines()
-        turn = np.cos if counter == "cycles_active" else np.sin
-        np.testing.assert_allclose(line.get_ydata(), 10 ** turn(np.arange(700) / 100))
-        assert (dots.get_xdata().tolist(), dots.get_marker()) == ([10, 300], "o")
-        np.testing.assert_allclose(dots.get_ydata(), 10 ** turn(np.array([0.1, 3.0])))
-        assert set(step.get_ydata()) == {whole}
-        assert said in texts(axis)
-        assert f"a whole step: {whole:.2f}" in texts(axis)
-        assert axis.get_title().startswith(STARTS[counter])
-        low, high = (0.01, 0.02) if counter == "cycles_active" else (0.01, 0.01)
-        band = axis.patches[0]
-        said = [str(patch.get_gid()) for patch in axis.patches if patch.get_gid()]
-        assert len(said) == 700 / STRIDE
-        assert said[0] == f"says: window from launch 0: {STARTS[counter]} {line.get_ydata()[0]:.3g} times BASE's"
-        assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((low, high))
-        assert spans(axis)[1:] == [
-            (PHASE_COLOURS["forward"].lower(), 0, 300), (PHASE_COLOURS["backward"].lower(), 300, 699),
-        ]  # fmt: skip
-        assert line.get_color() == SETTING_COLOURS["OPT2"]
-    assert len(legend(figure)) == 4
+def test_phases_the_papers_range_and_a_step_are_named_and_each_start_says_its_ratio() -> None:
+    (axis,) = moved().axes
+    assert {"paper: 0.01 to 0.02", "a whole step: 1.10", "forward", "backward"} <= set(texts(axis))
+    said = [str(patch.get_gid()) for patch in axis.patches if patch.get_gid()]
+    assert len(said) == 700 / STRIDE
+    assert said[0] == "says: window from launch 0: SM cycles 10 times BASE's"
+    assert spans(axis) == [
+        (PHASE_COLOURS["forward"].lower(), 0, 300), (PHASE_COLOURS["backward"].lower(), 300, 699),
+    ]  # fmt: skip
+    assert (axis.get_yscale(), axis.get_title()) == ("log", "SM cycles, OPT2 divided by BASE")
 
 
 @compares_picture
