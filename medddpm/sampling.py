@@ -18,10 +18,13 @@ from tqdm import tqdm
 
 from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from, newest_checkpoint, read_checkpoint
-from medddpm.data.grid import Size
+from medddpm.data.brain_masks import read_brain_mask, subjects_of
+from medddpm.data.grid import Affine, Size
 from medddpm.data.layouts import BRATS, LAYOUTS, Layout
 from medddpm.data.mask_lists import Request, find_requests
+from medddpm.data.masks import one_hot
 from medddpm.data.nifti import is_written, note_of, read_image, split_name
+from medddpm.data.synthetic import Synthetic
 from medddpm.data.volumes import channel_files, checked_size, condition, mask_case, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -99,12 +102,13 @@ def sample_to_files(
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
-    if image_files and layout != BRATS:
-        raise BadInput("--image", "only a BraTS mask needs one, and the model is none of BraTS", "leave it out")
+    subjects = subjects_of(content.get("training", {}), size)
+    if image_files and layout != BRATS and not subjects:
+        raise BadInput("--image", "only a BraTS mask needs one, and the model takes none", "leave it out")
     if sampler is None:
         advised = recommended(content)
         sampler, steps = advised["sampler"], steps or advised["steps"]
-    conditions = _Conditions(layout, size)
+    conditions = _Conditions(layout, size, subjects)
     digests = _digests(requests, mask, conditions, released.digest(diffusion.state_dict()), setting, progress)
     steps = diffusion.checked_steps(steps, sampler)
     how = f"{sampler} {steps}"
@@ -138,15 +142,15 @@ def sample_to_files(
                 if not existing.issuperset(volumes):
                     inputs = conditions.of([volume.request for volume in volumes])
                     samples = diffusion.sample(  # of existing volumes too: then the others are the same to the last bit
-                        torch.stack([condition for condition, _ in inputs]).to(where),
+                        torch.stack([condition for condition, _, _ in inputs]).to(where),
                         steps,
                         sampler,
                         generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
                         progress=progress,
                     )
-                    for sample, volume, (_, reference) in zip(samples, volumes, inputs, strict=True):
+                    for sample, volume, (_, like, affine) in zip(samples, volumes, inputs, strict=True):
                         if volume not in existing:
-                            write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+                            write_sample_volumes(sample, volume.path, like, layout, size, volume.note, affine)
                 for file in (file for volume in volumes for file in volume.files):
                     on_file(file)
     except KeyboardInterrupt:
@@ -157,21 +161,27 @@ def sample_to_files(
     return [file for volume in assigned for file in volume.files]
 
 
+_Condition = tuple[Tensor, nib.Nifti1Image, Affine | None]
+"""A mask's condition (M, D, W, H) float32, its image, on whose grid volumes are written, and that of its model's grid
+in mm, None where `medddpm.data.grid.to_grid` chooses it."""
+
+
 class _Conditions:
-    """A cache of masks' conditions, and of the masks themselves, on whose grids volumes are written.
+    """A cache of masks' conditions.
 
     It holds only the last requests: a thousand masks of 128³ would take 16 GB.
 
     Args:
         layout, size: of the volumes that the model was trained on.
+        subjects: the synthetic data set that they are of, if any.
     """
 
-    def __init__(self, layout: Layout, size: Size) -> None:
-        self._layout, self._size = layout, size
-        self._known: dict[Request, tuple[Tensor, nib.Nifti1Image]] = {}
+    def __init__(self, layout: Layout, size: Size, subjects: Synthetic | None) -> None:
+        self._layout, self._size, self._subjects = layout, size, subjects
+        self._known: dict[Request, _Condition] = {}
 
-    def of(self, requests: Sequence[Request]) -> list[tuple[Tensor, nib.Nifti1Image]]:
-        """Returns each request's condition, (M, D, W, H) float32, and its mask.
+    def of(self, requests: Sequence[Request]) -> list[_Condition]:
+        """Returns each request's condition.
 
         Raises:
             BadInput: a mask or an image is bad.
@@ -179,14 +189,15 @@ class _Conditions:
         self._known = {request: self._known.get(request) or self._read(request) for request in requests}
         return [self._known[request] for request in requests]
 
-    def _read(self, request: Request) -> tuple[Tensor, nib.Nifti1Image]:
+    def _read(self, request: Request) -> _Condition:
         if missing := [image for image in request.images if not image.is_file()]:
             raise BadInput(missing[0], "no such file", "check its name in the CSV")
         images = list(request.images) or None
-        return (
-            condition(request.mask, self._layout, self._size, images),
-            mask_case(request.mask, self._layout).read_labels(self._layout),
-        )
+        if self._subjects:
+            labels, like, affine = read_brain_mask(request.mask, self._subjects, images)
+            return one_hot(labels, self._layout), like, affine
+        like = mask_case(request.mask, self._layout).read_labels(self._layout)
+        return condition(request.mask, self._layout, self._size, images), like, None
 
 
 def _digests(
@@ -202,11 +213,11 @@ def _digests(
     shown = tqdm(requests, desc="reading", unit="mask", leave=False, disable=not (progress and several), **bars())
     for request in shown:
         try:
-            ((mask, reference),) = conditions.of([request])
+            ((mask, like, _),) = conditions.of([request])
         except BadInput as error:
             problems.append(error)
         else:
-            digests.append(_digest(weights, mask, reference, setting))
+            digests.append(_digest(weights, mask, like, setting))
     if problems and not several:
         raise problems[0]
     for problem in problems:

@@ -42,7 +42,7 @@ suppress_warnings = [
 html_theme = "sphinx_book_theme"
 html_title = project
 html_baseurl = os.environ.get("BOOK_URL", "")
-html_extra_path = ["extra", "../environment.yml", "../requirements.lock"]  # the summary links these two
+html_extra_path = ["extra", "../environment.yml", "../requirements.lock"]  # 24_all_verdicts links these two
 html_static_path = ["static"]
 html_css_files = ["book.css"]
 html_js_files = [("figures.js", {"defer": "defer"})]
@@ -53,6 +53,7 @@ REPOSITORY = os.environ.get("BOOK_REPOSITORY", "")  # https://HOST/OWNER/NAME, w
 html_theme_options = {
     "use_download_button": False,  # a page offers its notebook and its data itself
     "show_toc_level": 2,
+    "logo": {"link": "notebooks/00_summary"},
     "navbar_persistent": [],  # the sidebar has the search
     "use_repository_button": bool(REPOSITORY),
     "repository_url": REPOSITORY,

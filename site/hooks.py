@@ -17,9 +17,9 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 ROOT = Path(__file__).resolve().parents[1]
-CLAIMS = "notebooks/00_summary"
+ESSAY, CLAIMS = "notebooks/00_summary", "notebooks/24_all_verdicts"
 CLAIM = re.compile(r"\bP\d{3}\b")
-LINKED_CLAIM = re.compile(r"\[(P\d{3})\]\((?:00_summary\.ipynb)?#\1\)")  # for JupyterLab; here `Claims` links them
+LINKED_CLAIM = re.compile(r"\[(P\d{3})\]\((?:24_all_verdicts\.ipynb)?#\1\)")  # for JupyterLab; here `Claims` links them
 SAVED = re.compile(r"save_figure\(.*?\"(\w+)\"", re.DOTALL)
 PICTURE = re.compile(r"<img [^>]*>")
 NOTEBOOK = re.compile(r"\d\d_\w+")
@@ -38,6 +38,8 @@ CONTENTS = """
 
 site/fast_path
 site/compare
+site/profile_yours
+site/profile_program
 site/contract
 site/clients
 site/commands
@@ -55,6 +57,7 @@ site/reading
 site/glossary
 site/policy
 site/artifact
+site/card_tests
 site/cite
 CONTRIBUTING
 CHANGELOG
@@ -139,7 +142,7 @@ def data_section(name: str, figures: Iterable[str], metadata: dict[str, Any]) ->
 
 
 class Claims(SphinxPostTransform):
-    """Links each claim's number to its row in the summary, and each notebook's name to the notebook."""
+    """Links each claim's number to its row in the audit, and each notebook's name to the notebook."""
 
     default_priority = 800
 
@@ -174,8 +177,10 @@ def _above(node: nodes.Node) -> Iterable[nodes.Node]:
         yield node
 
 
-def complete_page(_app: Sphinx, _pagename: str, _template: str, context: dict[str, Any], _tree: object) -> None:
+def complete_page(app: Sphinx, pagename: str, _template: str, context: dict[str, Any], _tree: object) -> None:
     """Lets the keyboard scroll wide tables, gives frames a title, and has figures lead to their drawings."""
+    if pagename == ESSAY:
+        app.add_js_file("moved.js")
     body = context.get("body", "")
     body = re.sub(r"<table(?=[ >])(?! style)", '<table tabindex="0"', body)
     body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of a table of pandas heads nothing

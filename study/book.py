@@ -20,7 +20,7 @@ from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.runtime.files import LARGEST_JSON, named_failures, opened, read_json, read_whole, replacing, write_json
 
 GRACE = 60.0  # s that a cell may go on once a lent machine's time is over: what it measured is being written
-LAST = "00_"  # the summary comes first for the reader and last in the chain
+LAST = ("00_", "24_")  # the essay and the audit read what the others measure
 ENVIRONMENT = {
     "SOURCE_DATE_EPOCH": "0",
     "PYTHONHASHSEED": "0",
@@ -145,7 +145,7 @@ def find_root(start: Path | None = None) -> Path:
 
 
 def read_chain(root: Path) -> list[Notebook]:
-    """Reads the numbered notebooks of the repository at `root` in the order they run: by number, 00 last.
+    """Reads the numbered notebooks of the repository at `root` in the order they run: by number, 00 and 24 last.
 
     Raises:
         BadInput: there is none, or one is not a notebook.

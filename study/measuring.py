@@ -73,7 +73,7 @@ def measure_book(
 
 
 def _measuring(chain: Sequence[Notebook]) -> list[Notebook]:
-    """Returns the notebooks that leave records of a card: the summary, the last, only reads them."""
+    """Returns the notebooks that leave records of a card: the essay and the audit, the last, only read them."""
     return [notebook for notebook in chain if notebook.measures and not notebook.name.startswith(LAST)]
 
 

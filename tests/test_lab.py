@@ -49,9 +49,10 @@ def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, book)
     shutil.copytree(ROOT / "site", book / "site")
-    shutil.copy(ROOT / "notebooks" / "00_summary.ipynb", book / "notebooks")
+    (book / "figures").mkdir()
+    shutil.copy(ROOT / "figures" / "00_window.png", book / "figures")
     for path in NOTEBOOKS:
-        if path.name[:2] in ("06", "21"):
+        if path.name[:2] in ("00", "06", "21", "24"):
             shutil.copy(path, book / "notebooks")
     (recipe,) = re.findall(r"^lab: .+\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     recipe = recipe.replace("\t", "").replace("$(CURDIR)", str(book)).replace("$$", "$")
@@ -87,14 +88,16 @@ def test_the_book_opens_rendered_and_trusted_and_no_file_changes(lab: tuple[str,
         page.goto(address)
         page.wait_for_selector(".jp-MarkdownViewer h1")
         assert "/lab/tree/README.md" in page.url
-        page.locator(".jp-MarkdownViewer a", has_text="The summary").click()
+        page.locator(".jp-MarkdownViewer a", has_text="The audit").click()
         page.wait_for_selector("tr#P085", state="attached")
         page.locator('.jp-Notebook a[title^="P085 "]').click()
         page.wait_for_function("() => document.getElementById('P085').getBoundingClientRect().top < 800")
         assert page.locator(".claims table").bounding_box()["width"] <= 1150
         _open(page, address, "06_fig04_ipc_stacks")
-        page.locator(".jp-Notebook:visible a[href*=summary]", has_text=re.compile(r"^P\d{3}$")).first.click()
-        page.wait_for_url("**/lab/tree/notebooks/00_summary.ipynb")  # JupyterLab opens it, and scrolls to headings only
+        page.locator(".jp-Notebook:visible a[href*=verdicts]", has_text=re.compile(r"^P\d{3}$")).first.click()
+        page.wait_for_url(
+            "**/lab/tree/notebooks/24_all_verdicts.ipynb"
+        )  # JupyterLab opens it, and scrolls to headings only
         _open(page, address, "21_samplers")
         page.wait_for_selector(".jp-OutputArea iframe", state="attached")  # the viewer: shown only if trusted
         settings = page.evaluate(
@@ -106,6 +109,34 @@ def test_the_book_opens_rendered_and_trusted_and_no_file_changes(lab: tuple[str,
         )
     assert settings is False
     assert {path: path.read_bytes() for path in before} == before
+
+
+@needs_browser
+def test_the_essays_window_moves_if_trusted_and_else_its_picture_stays(lab: tuple[str, Path]) -> None:
+    address, book = lab
+    other = json.loads((book / "notebooks" / "00_summary.ipynb").read_text())
+    other["cells"][-1]["source"] = ["# changed since it was trusted"]
+    (book / "notebooks" / "00_untrusted.ipynb").write_text(json.dumps(other))
+    with browser() as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(60_000)
+        _open(page, address, "00_summary")
+        page.locator(".launch-window .ratio").wait_for()
+        assert page.locator('img[alt^="Still picture"]').is_hidden()
+        page.get_by_role("slider", name="first launch of the window").focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")  # moves the window, and chooses no cell
+        assert "launches 13 to 112" in page.locator(".launch-window .words").inner_text()
+        _open(page, address, "00_untrusted")
+        shown = page.locator(".jp-Notebook:visible")
+        shown.locator(".untrusted").wait_for()
+        assert shown.locator('img[alt^="Still picture"]').is_visible()
+        assert (
+            shown.locator(".launch-window")
+            .inner_text()
+            .startswith("JupyterLab shows the window to drag once you trust")
+        )
+        page.close()
 
 
 def _open(page: Any, address: str, name: str) -> None:

@@ -178,13 +178,13 @@ def test_notebook_opens_with_its_title(notebook: NotebookNode) -> None:
 
 
 def test_notebook_links_each_claims_number_to_its_row(notebook: NotebookNode) -> None:
-    page = "" if notebook.cells[0].source.startswith("# 00") else "00_summary.ipynb"
+    page = "" if notebook.cells[0].source.startswith("# 24") else "24_all_verdicts.ipynb"
     text = "\n".join(prose(notebook))
     numbers = re.findall(r"\bP\d{3}\b", re.sub(r"\]\([^)]*\)", "]", text))
     assert re.findall(rf"\[(P\d{{3}})\]\({re.escape(page)}#\1\)", text) == numbers
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda p: p.stem)  # all but the summary
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda p: p.stem)  # all but the essay
 def test_notebook_shows_its_finding_before_any_code(path: Path) -> None:
     """One sentence, then a picture with a text, which the notebook itself draws; and it ends with the differences."""
     nb = nbformat.read(path, as_version=4)

@@ -159,7 +159,7 @@ def test_volumes_drawn_otherwise_are_not_mixed(
 def test_a_file_without_a_note_is_kept_from_being_replaced(sampled: Sampled, monkeypatch) -> None:
     """An earlier version wrote none."""
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, "write_sample_volumes", lambda *how: write_sample_volumes(*how[:-1]))
+        patched.setattr(sampling, "write_sample_volumes", lambda *how: write_sample_volumes(*how[:5]))
         (file,) = sampled(count=1)
     assert note_of(file) == ""
     with pytest.raises(BadInput, match=r"it exists already; give --force"):

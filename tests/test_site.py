@@ -48,7 +48,7 @@ def pages(site: Path) -> dict[str, BeautifulSoup]:
 @pytest.mark.long
 def test_every_page_is_there(site: Path) -> None:
     assert [name for name in PAGES if not (site / f"{name}.html").is_file()] == []
-    assert 'url=README.html"' in (site / "index.html").read_text()
+    assert 'url=notebooks/00_summary.html"' in (site / "index.html").read_text()
 
 
 @pytest.mark.long
@@ -101,16 +101,61 @@ def test_code_is_folded_and_what_it_printed_is_shown(pages: dict[str, BeautifulS
 
 
 def test_every_claim_has_an_anchor_and_is_linked(pages: dict[str, BeautifulSoup]) -> None:
-    summary = pages["notebooks/00_summary"]
-    anchors = {str(tag["id"]) for tag in summary.find_all(id=re.compile(r"^P\d{3}$"))}
+    audit = pages["notebooks/24_all_verdicts"]
+    anchors = {str(tag["id"]) for tag in audit.find_all(id=re.compile(r"^P\d{3}$"))}
     assert anchors == {f"P{number:03}" for number in range(1, 205)}
     link = pages["notebooks/06_fig04_ipc_stacks"].find("a", string="P070")
-    assert link["href"] == "00_summary.html#P070"
+    assert link["href"] == "24_all_verdicts.html#P070"
     shown = {
         name: re.sub(r"\s", " ", " ".join(page.select_one("article").stripped_strings)) for name, page in pages.items()
     }
     linked = {name: {a.get_text() for a in page.select("article a")} for name, page in pages.items()}
     assert linked["notebooks/13_fig11_memory"] >= set(re.findall(r"\bP\d{3}\b", shown["notebooks/13_fig11_memory"]))
+
+
+MOVED = [
+    "what-the-paper-does-not-say", "what-it-is-about", "how-they-are-counted", "the-policy", "the-three-takeaways",
+    "sentences-without-a-number", "what-a-whole-step-confirms", "beyond-the-paper", "all-204", "P104",
+]  # fmt: skip
+
+
+@needs_browser
+def test_links_to_verdicts_where_they_were_once_lead_on(
+    site: Path, pages: dict[str, BeautifulSoup], chromium: Any
+) -> None:
+    assert [name for name in MOVED if pages["notebooks/24_all_verdicts"].find(id=name) is None] == []
+    page = chromium.new_page()
+    with served(site) as address:
+        for name, target in (("P104", "24_all_verdicts.html#P104"), ("all-204", "24_all_verdicts.html#all-204")):
+            page.goto(f"{address}/notebooks/00_summary.html#{name}")
+            page.wait_for_url(f"**/notebooks/{target}")
+        page.goto(f"{address}/notebooks/00_summary.html?again#the-tests-that-need-a-gpu")
+        page.wait_for_url("**/site/card_tests.html")
+        page.goto(f"{address}/notebooks/00_summary.html#the-rule")
+        page.wait_for_load_state()
+        assert page.url.endswith("/00_summary.html#the-rule")
+    page.close()
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280, 1600])
+def test_the_front_page_has_the_window_and_no_still_picture(site: Path, chromium: Any, width: int) -> None:
+    for scheme in ("light", "dark"):
+        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        with served(site) as address:
+            page.goto(f"{address}/index.html")
+            page.wait_for_url("**/notebooks/00_summary.html")
+            window = page.locator(".launch-window")
+            assert window.locator(".ratio").inner_text() == "1.28×"
+            assert page.locator('img[alt^="Still picture"]').is_hidden()
+            window.get_by_role("button", name="the least").click()
+            assert window.locator(".ratio").inner_text() == "1/99"
+            colours = window.locator(".words").evaluate(
+                "e => [getComputedStyle(e).color, getComputedStyle(document.body).color]"
+            )
+            assert colours[0] == colours[1]
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.close()
 
 
 def test_a_page_offers_its_figures_and_their_data(pages: dict[str, BeautifulSoup]) -> None:
@@ -156,7 +201,7 @@ def test_search_finds_wgrad(site: Path, chromium: Any) -> None:
 
 
 THEMES = [("light", page) for page in PAGES[::2]] + [("dark", page) for page in PAGES[1::2]]
-THEMES += [("light", "notebooks/00_summary"), ("dark", "notebooks/00_summary")]
+THEMES += [(theme, f"notebooks/{name}") for theme in ("light", "dark") for name in ("00_summary", "24_all_verdicts")]
 SERIOUS = ("serious", "critical")
 AXE = """sidebar => {
     const alike = 'tbody tr:nth-child(n+4), details:not([open]) > :not(summary)';
@@ -176,7 +221,7 @@ class Faults(NamedTuple):
 
 @pytest.fixture(scope="module")
 def faults(site: Path, chromium: Any) -> Faults:
-    """Of every page in one theme and the summary in both, each loaded once.
+    """Of every page in one theme, the essay and the audit in both, each loaded once.
 
     To axe a table's first rows are shown, nothing that is folded, and the list of pages beside a theme's first page:
     the others are made alike, and take most of the time. Rules whose breach is minor or moderate are not tried.
@@ -220,7 +265,7 @@ def test_pages_are_accessible(faults: Faults) -> None:
 def test_a_square_leads_to_its_claims_row(site: Path, chromium: Any) -> None:
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     with served(site) as address:
-        page.goto(f"{address}/notebooks/00_summary.html")
+        page.goto(f"{address}/notebooks/24_all_verdicts.html")
         square = page.locator('.squares a[href="#P085"]')
         title = square.get_attribute("title")
         assert re.search(r"share of kernel time: paper 78, here [\d.]+, reproduced", title), title

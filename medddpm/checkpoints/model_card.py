@@ -89,7 +89,7 @@ def model_card(
             "started_from": training["init"] or "none; trained from random weights",
             "timesteps": content["timesteps"],
             "volumes_a_step": training["batch_size"] * training["accumulation"] * training.get("processes", 1),
-            "mask_labels": MASK_LABELS[content["layout"]],
+            "mask_labels": MASK_LABELS[content["layout"]] + (", or is one of BraTS" if synthetic else ""),
             "files": ",\na file for each contrast, `volume_t1.nii.gz` and so on" if config["out_channels"] > 1 else "",
         }
     )

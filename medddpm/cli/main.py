@@ -19,15 +19,18 @@ from medddpm.cli.compare import add_compare
 from medddpm.cli.options import SHELLS, Parser, PrintCompletion, complain
 from medddpm.cli.profile import add_parse, add_profile
 from medddpm.cli.release import add_release
+from medddpm.cli.report import add_report
 from medddpm.cli.sample import add_sample
 from medddpm.cli.train import add_train
+from medddpm.cli.window import add_window
 from medddpm.errors import BadArgument, BadInput
 from medddpm.fast.reports import is_first, log, silence
 from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.signals import ended_by_sigterm
 
 NO_MEMORY = ("out of memory", "can't allocate memory")  # PyTorch's words for a GPU and for the host
-EXTRAS = {**dict.fromkeys(("train", "sample", "release", "check"), "train"), "compare": "measure"}
+EXTRAS = dict.fromkeys(("train", "sample", "release", "check"), "train")
+EXTRAS |= dict.fromkeys(("compare", "window", "report"), "measure")
 """What brings a command's packages, as in `pip install 'medddpm[train]'`; the other commands need [book]."""
 
 MOVED = ("bench", "parity", "convnext", "book")
@@ -70,6 +73,8 @@ def run(parser: Callable[[], Parser], words: Sequence[str]) -> int:
         if str(error.name).partition(".")[0] in {"medddpm", "study"}:
             raise
         extra = "completion" if error.name == "shtab" else EXTRAS.get(words[0], "book")
+        if error.name == "pandas" and words[0] in ("profile", "parse"):  # all that a program of one's own needs
+            extra = "measure"
         return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
     except KeyboardInterrupt as interrupt:
         if is_first():
@@ -133,7 +138,8 @@ def parser() -> Parser:
         'eval "$(medddpm --print-completion bash)" in ~/.bashrc',
     )  # fmt: skip
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_release, add_check, add_compare, add_profile, add_parse):
+    own = (add_compare, add_profile, add_parse, add_window, add_report)
+    for add in (add_train, add_sample, add_release, add_check, *own):
         add(commands)
     return top
 

@@ -19,6 +19,7 @@ def add_sample(commands: Commands[Parser]) -> None:
         "draw synthetic volumes for a mask, or for many",
         """
         medddpm sample --mask mask.nii.gz --out head.nii.gz      head_t1, head_t2, head_flair by the shipped model
+        medddpm sample --mask seg/BraTS2021_00000_seg.nii.gz --image t1/BraTS2021_00000_t1.nii.gz --out head.nii.gz
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler sde-dpm++ --steps 50
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz    case_7_t1.nii.gz …
@@ -36,8 +37,9 @@ def add_sample(commands: Commands[Parser]) -> None:
     )
     command.add_argument(
         "--mask", type=a_path, required=True, metavar="MASK|DIR|CSV",
-        help="the labels, in any size and orientation; or a folder of such files; or a CSV with a column mask and, if "
-        "need be, image (or t1, t1ce, t2, flair), out and seed, its masks and images relative to its own folder",
+        help="the labels, in any size and orientation (the shipped model takes brain 1 and lesion 2, or BraTS's); or a "
+        "folder of such files; or a CSV with a column mask and, if need be, image (or t1, t1ce, t2, flair), out and "
+        "seed, its masks and images relative to its own folder",
     )  # fmt: skip
     command.add_argument(
         "--out", type=a_path, required=True,

@@ -11,7 +11,13 @@ Size = tuple[int, int, int]
 """(H, W, D), voxels along the array's axes."""
 
 
-def to_grid(img: nib.Nifti1Image, size: Size, nearest: bool, axes: str = "RAS") -> npt.NDArray[np.float32]:
+Affine = npt.NDArray[np.float64]
+"""(4, 4): voxel indices to millimetres."""
+
+
+def to_grid(
+    img: nib.Nifti1Image, size: Size, nearest: bool, axes: str = "RAS", affine: Affine | None = None
+) -> npt.NDArray[np.float32]:
     """Brings a volume onto the model's grid.
 
     If a volume has the model's shape once its axes are ordered and flipped to `axes`, its voxels stay as they are: the
@@ -23,21 +29,27 @@ def to_grid(img: nib.Nifti1Image, size: Size, nearest: bool, axes: str = "RAS") 
         size: (H, W, D) of the model.
         nearest: nearest neighbour for labels, else trilinear for intensities.
         axes: where the array axes point, a letter each (R or L, A or P, S or I).
+        affine: of a grid to resample onto instead.
 
     Returns:
         float32 (H, W, D); outside the field of view 0 for labels, the `background` for intensities.
     """
-    if _fits(img, size, axes):
+    if affine is None and fits(img, size, axes):
         turn = ornt_transform(io_orientation(img.affine), axcodes2ornt(axes))
         return np.ascontiguousarray(apply_orientation(np.asanyarray(img.dataobj), turn), np.float32)
     data = np.asarray(img.dataobj, np.float32)
     fill = 0.0 if nearest else background(data)
     source = nib.Nifti1Image(data, img.affine)
-    return _resample(source, size, grid_affine(img, size, axes), nearest, fill)
+    return _resample(source, size, grid_affine(img, size, axes) if affine is None else affine, nearest, fill)
 
 
 def from_grid(
-    data: npt.NDArray[np.floating], size: Size, like: nib.Nifti1Image, nearest: bool = False, axes: str = "RAS"
+    data: npt.NDArray[np.floating],
+    size: Size,
+    like: nib.Nifti1Image,
+    nearest: bool = False,
+    axes: str = "RAS",
+    affine: Affine | None = None,
 ) -> npt.NDArray[np.float32]:
     """Puts an array of the model's grid back on the grid of `like`; undoes `to_grid`.
 
@@ -46,15 +58,15 @@ def from_grid(
         size: (H, W, D).
         like: the volume whose shape, orientation and affine the result gets.
         nearest: nearest neighbour for labels, else trilinear.
-        axes: as in `to_grid`.
+        axes, affine: as in `to_grid`.
 
     Returns:
         float32, in the shape of `like`; 0 outside the model's field of view.
     """
-    if _fits(like, size, axes):
+    if affine is None and fits(like, size, axes):
         turn = ornt_transform(axcodes2ornt(axes), io_orientation(like.affine))
         return np.ascontiguousarray(apply_orientation(data, turn), np.float32)
-    source = nib.Nifti1Image(np.asarray(data, np.float32), grid_affine(like, size, axes))
+    source = nib.Nifti1Image(np.asarray(data, np.float32), grid_affine(like, size, axes) if affine is None else affine)
     return _resample(source, like.shape, like.affine, nearest, 0.0)
 
 
@@ -69,9 +81,9 @@ def background(data: npt.NDArray[np.floating]) -> float:
     return float(values[counts.argmax()] if 10 * counts.max() >= faces.size else data.min())
 
 
-def grid_affine(img: nib.Nifti1Image, size: Size, axes: str = "RAS") -> npt.NDArray[np.float64]:
+def grid_affine(img: nib.Nifti1Image, size: Size, axes: str = "RAS") -> Affine:
     """The affine (mm) of the model's grid over the field of view of `img`: cubic voxels, axes along `axes`."""
-    if _fits(img, size, axes):
+    if fits(img, size, axes):
         turn = ornt_transform(io_orientation(img.affine), axcodes2ornt(axes))
         return np.asarray(img.affine @ nib.orientations.inv_ornt_aff(turn, img.shape), np.float64)
     edges = np.array(np.meshgrid(*[(-0.5, n - 0.5) for n in img.shape], indexing="ij")).reshape(3, -1)
@@ -82,7 +94,7 @@ def grid_affine(img: nib.Nifti1Image, size: Size, axes: str = "RAS") -> npt.NDAr
 
 def cubic_affine(
     centre: npt.NDArray[np.float64], extent: npt.NDArray[np.float64], size: Size, axes: str = "RAS"
-) -> npt.NDArray[np.float64]:
+) -> Affine:
     """The affine (mm) of the grid of `size` cubic voxels, as small as covers `extent` about `centre`."""
     world_axes, signs = axcodes2ornt(axes).T
     order = world_axes.astype(int)
@@ -94,7 +106,8 @@ def cubic_affine(
     return affine
 
 
-def _fits(img: nib.Nifti1Image, size: Size, axes: str) -> bool:
+def fits(img: nib.Nifti1Image, size: Size, axes: str) -> bool:
+    """Returns whether a volume has the model's shape once its axes are ordered and flipped to `axes`."""
     turn = ornt_transform(io_orientation(img.affine), axcodes2ornt(axes))
     shape = np.empty(3, int)
     shape[turn[:, 0].astype(int)] = img.shape

@@ -88,7 +88,8 @@ class Phantom(Synthetic):
         anatomy = _anatomy(index, self.size, self.seed)
         return [_image(anatomy, contrast, index, self.seed) for contrast in self.contrasts], anatomy.labels
 
-    def _affine(self) -> npt.NDArray[np.float64]:
+    def affine(self) -> npt.NDArray[np.float64]:
+        """Returns the affine: voxel indices to millimetres."""
         return cubic_affine(CENTRE, _EXTENT, self.size)
 
 

@@ -86,7 +86,7 @@ class Synthetic(Dataset[tuple[Tensor, Tensor]], ABC):
         """Returns a subject's image under each of `contrasts`, and its labels, all (H, W, D)."""
 
     @abstractmethod
-    def _affine(self) -> npt.NDArray[np.float64]:
+    def affine(self) -> npt.NDArray[np.float64]:
         """Returns voxel indices to millimetres."""
 
     def names(self) -> list[str]:
@@ -99,7 +99,7 @@ class Synthetic(Dataset[tuple[Tensor, Tensor]], ABC):
 
     def reference(self, index: int) -> nib.Nifti1Image:
         """Returns the mask of a subject, in MNI space."""
-        return nib.Nifti1Image(self._item(index)[1], self._affine())
+        return nib.Nifti1Image(self._item(index)[1], self.affine())
 
 
 def mni152_maps() -> tuple[list[npt.NDArray[np.float32]], npt.NDArray[np.float64]]:

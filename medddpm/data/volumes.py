@@ -171,18 +171,35 @@ def condition(
         BadInput: the mask or an image is not as it should be, or the mask is raw and has no image.
     """
     case = mask_case(mask_path, layout)
+    mask, labels = prepared_labels(case, layout, image)
+    return one_hot(_labels_on_grid(labels, mask, checked_size(size), layout), layout)
+
+
+def prepared_labels(
+    case: Case, layout: Layout, image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
+) -> tuple[nib.Nifti1Image, npt.NDArray[np.uint8]]:
+    """Returns a case's mask as its file has it, and its labels (H, W, D) in the published preparation.
+
+    Args:
+        case: as `mask_case` returns it.
+        layout: its layout.
+        image: as for `condition`.
+
+    Raises:
+        BadInput: as `condition`.
+    """
     mask = case.read_labels(layout)
     images: list[nib.Nifti1Image] = []
     if layout == BRATS and image is None:
         if case.by_part and case.images:
             paired = ", ".join(path.name for path in case.files())
             how = f"by a part of their names, or by their folder ({paired})"
-            log.warning(f"{mask_path}: its images are paired {how}; --image names others")
+            log.warning(f"{case.mask}: its images are paired {how}; --image names others")
         images = [one for path in case.files() for one in _on_grid_of(case, mask, path)]
     elif layout == BRATS and image is not None:
         named = [image] if isinstance(image, (str, os.PathLike)) else image
         images = [_same_grid(Path(path), read_image(path), case.mask, mask) for path in named]
-    return one_hot(_labels_on_grid(case.prepared(mask, layout, images), mask, checked_size(size), layout), layout)
+    return mask, case.prepared(mask, layout, images)
 
 
 def mask_case(mask: str | os.PathLike[str], layout: Layout) -> Case:
@@ -205,7 +222,11 @@ def _same_grid(path: Path, image: nib.Nifti1Image, mask_path: Path, mask: nib.Ni
 
 
 def to_mask_grid(
-    sample: Tensor, size: Size, like: nib.Nifti1Image, layout: Layout | None = None
+    sample: Tensor,
+    size: Size,
+    like: nib.Nifti1Image,
+    layout: Layout | None = None,
+    affine: npt.NDArray[np.float64] | None = None,
 ) -> list[npt.NDArray[np.float32]]:
     """Resamples a sample to the grid of the mask it was drawn for.
 
@@ -214,6 +235,7 @@ def to_mask_grid(
         size: (H, W, D) of the model.
         like: the mask, as read.
         layout: the mask's; by default the one with C image channels.
+        affine: of the model's grid; by default as `medddpm.data.grid.to_grid` chose it for the mask.
 
     Returns:
         For each channel a float32 array in the mask's shape and orientation, in [0, 1]; 0 outside the model's field of
@@ -232,7 +254,7 @@ def to_mask_grid(
             raise BadArgument("sample", f"no layout has {len(sample)} image channels", "give the layout it belongs to")
         layout = fits[0]
     arrays = sample.detach().float().cpu().clamp(-1, 1).add(1).div(2).numpy().transpose(0, 3, 2, 1)
-    return [np.clip(from_grid(array, size, like, axes=layout.axes), 0, 1) for array in arrays]
+    return [np.clip(from_grid(array, size, like, axes=layout.axes, affine=affine), 0, 1) for array in arrays]
 
 
 def write_sample_volumes(
@@ -242,6 +264,7 @@ def write_sample_volumes(
     layout: Layout,
     size: Size,
     note: str = "",
+    affine: npt.NDArray[np.float64] | None = None,
 ) -> list[Path]:
     """Writes a sample on the grid of the mask it was drawn for; several channels as ``NAME_t1.nii.gz`` and so on.
 
@@ -252,6 +275,7 @@ def write_sample_volumes(
         layout: names the channels.
         size: (H, W, D) of the model.
         note: is left in each file, as by `write_volume`.
+        affine: as for `to_mask_grid`.
 
     Returns:
         the files.
@@ -268,7 +292,7 @@ def write_sample_volumes(
         raise BadArgument("sample", problem, "give (channels, D, W, H), one volume at a time, or another layout")
     if not sample.isfinite().all():
         raise BadInput(path, "not written: the sample is not finite", "use a checkpoint from before training diverged")
-    for channel, file in zip(to_mask_grid(sample, size, like, layout), paths, strict=True):
+    for channel, file in zip(to_mask_grid(sample, size, like, layout, affine), paths, strict=True):
         write_volume(file, channel, like, note)
     return paths
 

@@ -54,7 +54,7 @@ def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> 
         "ncu": _version(programs.output("ncu", "--version")),
         "date": now(),
         **_git_state(),
-        "command": _without_folders(sys.argv if command is None else command),
+        "command": without_folders(sys.argv if command is None else command),
         "host": _host(),
         "card": _card() if cuda and device != "cpu" else None,
     }
@@ -169,7 +169,7 @@ def _git_state() -> dict[str, Any]:
     return {"commit": commit, "dirty": bool(changes) if changes is not None else None}
 
 
-def _without_folders(command: Sequence[str]) -> str:
+def without_folders(command: Sequence[str]) -> str:
     """Writes `command` as one line, every absolute path cut to its last part; a notebook's kernel is named as such."""
     if command and "ipykernel" in command[0]:
         return "a notebook's kernel"  # its arguments name a connection file that is gone by the time it is read

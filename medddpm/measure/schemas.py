@@ -64,6 +64,9 @@ TRACE = Schema(
         "duration_ns": Column("float64", "time on the GPU, undisturbed by counters", unit="ns", within=TIME_NS),
         "phase": Column("str", "part of the step: load, forward, backward or update", nullable=True),
         "stream": Column("int64", "the stream it ran on", within=PLACE),
+        "start_ns": Column(
+            "float64", "its begin on the GPU, from the first begin on", "ns", nullable=True, later=True, within=TIME_NS
+        ),
     }
 )
 

@@ -163,7 +163,7 @@ class Step:
         """Computes the loss once, and checks it; returns whether further tensors come with the loss.
 
         Raises:
-            BadInput: it is no scalar, reaches no parameter, or the reader's code raised an error.
+            BadInput: it is no scalar, not finite or reaches no parameter, or the reader's code raised an error.
         """
         with named_lines(self.file, "loss_fn"):
             made = self.loss_fn(self.model, *self.inputs)
@@ -177,6 +177,9 @@ class Step:
         if set(self.model.parameters()).isdisjoint(leaves([loss])):
             problem = "the loss reaches no parameter of the network that takes a gradient"
             raise BadInput(str(self.file), problem, "compute it from loss_fn's first argument, or give --infer")
+        if not loss.isfinite():
+            problem = f"the loss of its batch is {loss.item():g}, which no tool can be compared by"
+            raise BadInput(str(self.file), problem, "build weights and a batch whose loss is finite")
         return isinstance(made, tuple)
 
     def _first_call(self) -> tuple[Any, Any] | None:
@@ -280,6 +283,9 @@ def _checked(file: StepFile, made: Any) -> tuple[nn.Module, Callable[..., Any], 
         raise BadInput(where, f"{function} returns {_kind(made)}, whose {place} is not {what}", RETURN)
     if hasattr(model, "_orig_mod") or any(map(cuda_graphs.is_accelerated, model.modules())):
         raise BadInput(where, f"{function} returns a network under a tool", "return it as it is: the tools come here")
+    if low := {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}:
+        problem = f"{function} returns a network with weights in {str(low.pop()).removeprefix('torch.')}"
+        raise BadInput(where, problem, "return it in float32, from which errors are measured: the tools bring theirs")
     if not isinstance(batch, Tensor | dict | tuple | list):
         remedy = "give one batch: a tensor, a dict, or a tuple of loss_fn's arguments after the model"
         raise BadInput(where, f"{function} returns {_kind(batch)} as the batch", remedy)

@@ -188,7 +188,7 @@ class Store:
             raise BadInput(self.out, "nothing was measured", "read the lines above")
         for out, count in counts.items():
             if count:
-                print(f"{table_file(out)}: {count} rows", flush=True)
+                print(f"{table_file(out)}: {count} {'row' if count == 1 else 'rows'}", flush=True)
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         try:

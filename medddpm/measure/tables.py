@@ -19,7 +19,8 @@ from medddpm.measure.schemas import Column, Schema
 from medddpm.runtime.files import check_output, gzipping, opened, read_json, read_whole, replacing, write_json
 
 GZIP_ABOVE = 1_000_000  # bytes of text
-LARGEST = 2**25  # bytes of text that are read: five times the largest record's
+LARGEST = 2**26  # bytes of text that are read: a step of 160 000 launches, with the names that PyTorch's kernels have
+MOST_FIELDS = 2**23  # commas and lines of it, which take more memory than text does
 GPU_ORDER = ("V100", "A100", "H100", "H200")  # the paper's cards by age, then ours; others follow by name
 
 
@@ -27,7 +28,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
     """Writes `table` and, beside it, NAME.meta.json; returns the path written.
 
     Args:
-        table: one row per observation; the schema's columns, in any order.
+        table: one row per observation; the schema's columns, in any order. A `later` column may be absent.
         path: NAME.csv; a table of more than `GZIP_ABOVE` bytes goes to NAME.csv.gz instead.
         schema: of the table.
         meta: the rows' source, as `machine_meta()` or a citation; the columns and the row count are added.
@@ -36,6 +37,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
         BadInput: the table does not fit the schema, or cannot be written.
     """
     plain, zipped = both_paths(path)
+    schema = Schema({n: column for n, column in schema.columns.items() if not column.later or n in table.columns})
     table = _checked(table, schema, plain)
     text, compressed = _as_csv(table)
     target, other, data = (plain, zipped, text) if len(text) <= GZIP_ABOVE else (zipped, plain, compressed)
@@ -66,7 +68,10 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
             "run the notebook that writes it (python -m study book), or restore it",
         )
     try:
-        raw = pd.read_csv(io.BytesIO(_text(file)), dtype=str, keep_default_na=False, encoding="utf-8")
+        text = _text(file)
+        if text.count(b",") + text.count(b"\n") > MOST_FIELDS:
+            raise BadInput(file, f"it has more than the {MOST_FIELDS} fields that a table has at most", _RESTORE)
+        raw = pd.read_csv(io.BytesIO(text), dtype=str, keep_default_na=False, encoding="utf-8")
     except BadInput:  # a ValueError too
         raise
     except (EOFError, OSError, ValueError, zlib.error) as error:  # pandas' parser errors are ValueErrors

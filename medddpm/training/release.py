@@ -19,8 +19,7 @@ from medddpm.checkpoints.fields import is_size
 from medddpm.checkpoints.files import diffusion_from
 from medddpm.checkpoints.model_card import MASK_LABELS, UNSAID, Terms, model_card
 from medddpm.checkpoints.weights import are_losses
-from medddpm.data.heads import Heads
-from medddpm.data.phantom import Phantom
+from medddpm.data.brain_masks import SYNTHETIC
 from medddpm.data.synthetic import Synthetic, origin_of
 from medddpm.errors import BadInput
 from medddpm.fast.reports import bars, log
@@ -36,9 +35,6 @@ SAMPLER, STEPS = "sde-dpm++", 20
 
 HELD_OUT = 16
 """The subjects that a model of synthetic subjects is measured on by default."""
-
-SYNTHETIC: Mapping[str, type[Synthetic]] = {"phantom": Phantom, "heads": Heads}
-"""The synthetic data sets, by their entry in a training's record."""
 
 RECORDED = 1000
 """The most rows in a training record; each is the mean over an equal number of steps."""

@@ -1,4 +1,4 @@
-"""The verdicts in HTML: a square for each claim, which shows the claim on hover and links to its row, and the rows."""
+"""The verdicts: a figure of those that are counted; in HTML a square for each claim, and the rows that squares link."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import re
 from html import escape
 
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from study.figures.style import name_rows, new_figure, say
 
 STATUS_COLOURS = {
     "reproduced": "#117733",
@@ -33,6 +37,40 @@ _WIDTHS = {
     "beside": 9,
     "why": 27,
 }
+
+
+def counted_figure(counted: pd.DataFrame) -> Figure:
+    """Draws a square for each counted number, once for each view, by the paper's figures; those reproduced first.
+
+    Args:
+        counted: a row a number: id, figure, claim (its words), paper, then our number and its verdict in the window
+            (window, window_status) and in the step (step, step_status); either "reproduced" or "differs".
+    """
+    names = sorted(counted["figure"].unique(), key=lambda name: [int(n) for n in re.findall(r"\d+", name)] or [99])
+    figure = new_figure(height=0.9 + 0.19 * len(names))
+    axes = figure.subplots(1, 2, sharex=True, sharey=True)
+    for axis, (view, title) in zip(
+        axes, {"window": "in the paper's window", "step": "over a whole step"}.items(), strict=True
+    ):
+        reproduced = counted[f"{view}_status"] == "reproduced"
+        axis.set_title(f"{title}: {reproduced.sum()} of {len(counted)} reproduced", loc="left")
+        for row, name in enumerate(names):
+            of_figure = counted[counted["figure"] == name].sort_values(f"{view}_status", ascending=False, kind="stable")
+            for place, claim in enumerate(of_figure.to_dict("records")):
+                status = claim[f"{view}_status"]
+                (mark,) = axis.plot([place], [row], "s", markersize=8, color=STATUS_COLOURS[status])
+                say(mark, f"{claim['id']} {claim['claim']}: paper {claim['paper']}, here {claim[view]}, {status}")
+        axis.set_xticks([])
+        axis.tick_params(axis="y", length=0)
+        axis.spines[:].set_visible(False)
+    name_rows(axes[0], names)
+    axes[0].set_xlim(-0.7, counted.groupby("figure").size().max())
+    handles = [
+        Line2D([], [], linestyle="", marker="s", markersize=8, color=STATUS_COLOURS[status], label=status)
+        for status in ("reproduced", "differs")
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    return figure
 
 
 def squares(claims: pd.DataFrame) -> str:

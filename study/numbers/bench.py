@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.tables import read_table
 from medddpm.measure.tools import ORDINARY
 from study.bench import tables
 from study.bench.sentences import exact, tool
 from study.bench.settings import BENCH_SETTINGS
 from study.numbers.texts import in_words
-from study.records import schemas
 from study.words import cudnn_release
 
 BEST = "best"
@@ -44,7 +41,12 @@ def times(root: Path, card: str, slower: str, faster: str, network: str = tables
 
 def best_tool(root: Path, card: str, network: str = tables.OURS) -> str:
     """Returns the fastest ordinary tool: "BF16 autocast with `torch.compile` in its mode `max-autotune`"."""
-    return tool(BENCH_SETTINGS[_named(root, card, network, BEST)])
+    return tool(BENCH_SETTINGS[fastest_tool(root, card, network)])
+
+
+def fastest_tool(root: Path, card: str, network: str = tables.OURS) -> str:
+    """Returns the fastest ordinary tool's setting: "max-autotune"."""
+    return _named(root, card, network, BEST)
 
 
 def forward_ms(root: Path, card: str, setting: str, places: str = "") -> str:
@@ -82,11 +84,6 @@ def apart(root: Path, card: str, one: str, other: str, unit: str, network: str =
     return in_words(_seconds_apart(root, card, one, other, network) / _SECONDS[unit])
 
 
-def within_minutes(root: Path, card: str, one: str, other: str, network: str = tables.OURS) -> str:
-    """Returns within how many minutes two settings' steps were measured: "two", "16"."""
-    return in_words(math.ceil(_seconds_apart(root, card, one, other, network) / 60))
-
-
 def version(root: Path, name: str) -> str:
     """Returns the version of torch, cuda, cudnn or triton under which every card's record was measured: "2.11".
 
@@ -100,13 +97,6 @@ def version(root: Path, name: str) -> str:
     if name == "cudnn":
         return cudnn_release(text)
     return ".".join(text.split(".")[:2])
-
-
-def eager_elsewhere_ms(root: Path) -> str:
-    """Returns a step under FAST without CUDA graphs on the host of the record of throughput: "90.9"."""
-    levers = read_table(root / "figures" / "records" / "H100" / "throughput.csv", schemas.THROUGHPUT)
-    eager = levers[levers["choice"] == "no CUDA graph"].iloc[0]
-    return f"{1e3 * eager['batch'] / eager['volumes_a_second']:.1f}"
 
 
 def _steps(root: Path, card: str, network: str) -> pd.Series[float]:

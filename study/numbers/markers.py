@@ -17,7 +17,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 from study.numbers import ages
 
-PAGES = ("README.md", "site/*.md", "notebooks/00_summary.ipynb")
+PAGES = ("README.md", "site/*.md", "notebooks/00_summary.ipynb", "notebooks/24_all_verdicts.ipynb")
 TOPICS = (
     "ages", "artifact", "bench", "brains", "claims", "networks", "others", "profiles", "quality", "readings",
     "smallest_step", "starts",

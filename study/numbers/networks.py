@@ -14,7 +14,8 @@ from study.bench import leases, repeats, sentences, tables
 from study.bench.networks import NETWORKS
 from study.bench.sentences import exact, fully_timed, kind, parts, tool
 from study.bench.settings import BENCH_SETTINGS
-from study.numbers.bench import recorded
+from study.numbers import others
+from study.numbers.bench import BEST, fastest_tool, recorded, step_ms, times
 from study.numbers.texts import chosen, in_words, span
 from study.words import listed
 
@@ -28,26 +29,56 @@ _ANOTHER_HOST = 1 / 6  # hours: rows of one run are measured closer together
 
 
 def rows(root: Path) -> list[str]:
-    """Returns README's table: each network with the best tool's time, and this divided by ours, the most first.
+    """Returns README's table: times under the best tool and ours, of nnU-Net's networks, of segmentation, of diffusion.
 
-    If any row of the record names its host, a last column names the leases that measured the tool and both of ours.
+    nnU-Net's own epoch comes first. If any row of the record names its host, a last column names the leases that
+    measured the tool and both of ours.
     """
-    lines, record = [], _compared_record(root)
+    record, compared = _compared_record(root), _compared(root)
     letters = leases.named(record)
-    for name, row in _compared(root).sort_values("ratio", ascending=False).iterrows():
-        network = NETWORKS[str(name)]
-        maker, title, variant = parts(name)
-        at_once = f" ×{network.batch}" if network.batch > 1 else ""
-        elsewhere = row["title"].removeprefix(network.title)
-        called = f"{maker} `{title}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
-        best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
-        measured = tables.rows_of(record, str(name), "step").reindex([row["best"], *_RATIOS])
+    lines = []
+
+    def add(called: str, ours: str, graphed: str, rival: str, measured: pd.DataFrame) -> None:
         by = f"{leases.of(measured, letters)}|" if len(letters) else ""
-        lines.append(f"|{called}|{best}|{_ratio(row, 'ratio')}|{_ratio(row, 'step_ratio')}|{by}")
+        lines.append(f"|{called}|{ours}|{graphed}|{rival}|{by}")
+
+    for (_, network), took in others.nnunet(root).items():
+        gain = took["nnU-Net"] / took["accelerated"]
+        seconds = f"{exact(took['nnU-Net'])} → {exact(took['accelerated'])} s ({gain:.2f}×)"
+        add(f"nnU-Net's own epoch, `{network}`", seconds, "–", "nnU-Net's trainer", record.iloc[:0])
+    by_use = compared.loc[sorted(compared.index, key=lambda name: _by_use(compared, str(name)))]
+    for name, row in by_use.iterrows():
+        measured = tables.rows_of(record, str(name), "step")
+        ours = f"{exact(row['best_ms'])} → {exact(row['best_ms'] / row['ratio'])} ms ({_ratio(row, 'ratio')})"
+        graphed = f"{exact(row['best_ms'] / row['step_ratio'])} ms ({_ratio(row, 'step_ratio')})"
+        rival = tool(BENCH_SETTINGS[row["best"]], short=True)
+        add(_called(str(name), row), ours, graphed, rival, measured.reindex([row["best"], *_RATIOS]))
+    ours, graphed = (
+        f"{step_ms(root, 'H100', setting)} ms ({times(root, 'H100', BEST, setting)}×)" for setting in _RATIOS
+    )
+    best = fastest_tool(root, "H100")
+    measured = tables.rows_of(recorded(root)["H100"], tables.OURS, "step").reindex([best, *_RATIOS])
+    ours = f"{step_ms(root, 'H100', BEST)} → {ours}"
+    add("Med-DDPM 128³", ours, graphed, tool(BENCH_SETTINGS[best], short=True), measured)
     text = "\n".join(lines)
     for words, link in _LINKS.items():
         text = text.replace(words, link, 1)
     return text.splitlines()
+
+
+def _by_use(compared: pd.DataFrame, name: str) -> tuple[int, float]:
+    """Returns the place of a network in README's table: nnU-Net, segmentation, diffusion; the largest ratio first."""
+    maker = parts(name)[0]
+    drawing = NETWORKS[name].denoises or "Autoencoder" in name or "autoencoder" in name
+    return (0 if maker == "nnU-Net" else 2 if drawing else 1), -float(compared["ratio"][name])
+
+
+def _called(name: str, row: pd.Series[float]) -> str:
+    network = NETWORKS[name]
+    maker, title, variant = parts(name)
+    at_once = f" ×{network.batch}" if network.batch > 1 else ""
+    elsewhere = str(row["title"]).removeprefix(network.title)
+    return f"{maker} `{title}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
 
 
 def rows_apart(root: Path) -> str:
@@ -80,16 +111,6 @@ def not_searched(root: Path) -> str:
 def memory(root: Path, ours: str) -> str:
     """Returns the memory with `accelerate` or `graphed_step` divided by the best tool's: "0.76 to 1.06"."""
     return span(sentences.memory(_compared(root))[ours])
-
-
-def most_memory(root: Path, ours: str) -> str:
-    """Returns the largest of the ratios of `memory`: "1.06"."""
-    return f"{sentences.memory(_compared(root))[ours].max():.2f}"
-
-
-def most_memory_of(root: Path, ours: str) -> str:
-    """Returns the network of `most_memory`: "`AttentionUnet`"."""
-    return kind(sentences.memory(_compared(root))[ours].idxmax())
 
 
 def error(root: Path, of: str) -> str:
@@ -139,18 +160,6 @@ def captured_by_hand_count(root: Path) -> str:
     return in_words(len(tables.by_hand(recorded(root)["H200"])) + 1)
 
 
-def searched(root: Path, card: str) -> str:
-    """Returns for how many networks `max-autotune` was timed: "ten"."""
-    return in_words(_searches(root, card).notna().any(axis="columns").sum())
-
-
-def search_gain(root: Path, card: str, network: str) -> str:
-    """Returns the time with `reduce-overhead` divided by that with `max-autotune`: "1.06"."""
-    timed = tables.others(_record(root, card)).loc[network]
-    replay, search = (timed.filter(like=mode).min() for mode in ("reduce-overhead", "max-autotune"))
-    return f"{replay / search:.2f}"
-
-
 def out_of_box(root: Path, which: str, places: str) -> str:
     """Returns PyTorch's time out of the box divided by `accelerate`'s on the H100: least, median or most."""
     ratios = _out_of_box(root)
@@ -160,15 +169,6 @@ def out_of_box(root: Path, which: str, places: str) -> str:
 def out_of_box_count(root: Path) -> str:
     """Returns for how many networks PyTorch out of the box was timed on the H100: "twelve"."""
     return in_words(len(_out_of_box(root)))
-
-
-def out_of_box_apart(root: Path) -> str:
-    """Returns how many hours apart that and `accelerate` were timed, where it was more than one: "8 to 31"."""
-    hours = []
-    for network in _out_of_box(root).index:
-        when = pd.to_datetime(tables.rows_of(recorded(root)["H100"], str(network), "step")["date"])
-        hours.append(abs((when["PyTorch"] - when["accelerate"]).total_seconds()) / 3600)
-    return span(pd.Series([apart for apart in hours if apart > 1]), places=0)
 
 
 def compiled_default(root: Path) -> str:
@@ -200,13 +200,9 @@ def _compared(root: Path) -> pd.DataFrame:
 
 
 def _ratio(row: pd.Series[float], name: str) -> str:
-    """Writes a ratio, and of several runs the least and the most behind it: "1.00 (0.90 to 1.11)"."""
-    several = f" ({row[f'{name}_least']:.2f} to {row[f'{name}_most']:.2f})"
-    return f"{row[name]:.2f}{several if row['runs'] > 1 else ''}"
-
-
-def _searches(root: Path, card: str) -> pd.DataFrame:
-    return tables.others(_record(root, card)).filter(like="max-autotune")
+    """Writes a ratio, and of several runs the least and the most behind it: "1.00×, 0.90 to 1.11"."""
+    several = f", {row[f'{name}_least']:.2f} to {row[f'{name}_most']:.2f}"
+    return f"{row[name]:.2f}×{several if row['runs'] > 1 else ''}"
 
 
 def _out_of_box(root: Path) -> pd.Series[float]:

@@ -10,6 +10,7 @@ from medddpm.fast.kernels import cards
 from medddpm.measure.tables import read_meta, read_table
 from study.bench.sentences import exact
 from study.convnext import tables as convnext
+from study.records import gpu_tests as of_cards
 from study.records import schemas
 from study.scaling import tables as scaling
 
@@ -18,13 +19,8 @@ def nnunet_rows(root: Path) -> list[str]:
     """Returns a row a planner and network: nnU-Net's fastest epoch in seconds, the accelerated one, the gain."""
     return [
         f"|`{planner}`, `{network}`|{exact(rows['nnU-Net'])}|{exact(rows['accelerated'])}|{_gain(rows)}|"
-        for (planner, network), rows in _nnunet(root).items()
+        for (planner, network), rows in nnunet(root).items()
     ]
-
-
-def nnunet_gain(root: Path, planner: str) -> str:
-    """Returns how many times as fast an accelerated epoch is with a planner's network: "1.55"."""
-    return _gain({of: rows for (of, _), rows in _nnunet(root).items()}[planner])
 
 
 def gpu_tests(root: Path, card: str, record: str, outcome: str) -> str:
@@ -37,6 +33,19 @@ def gpu_tests_day(root: Path, card: str, record: str) -> str:
     """Returns the day on which they ran: "28 November"."""
     day = pd.Timestamp(read_meta(_folder(root, card) / f"{record}.csv")["date"])
     return f"{day.day} {day.month_name()}"
+
+
+def tests_on_cards(root: Path) -> list[str]:
+    """Returns a row a card, or several of a kind: how their tests ended, what was skipped, the day and versions."""
+    return of_cards.account(root)
+
+
+def tests_by_file(root: Path) -> list[str]:
+    """Returns a row a file of tests: how they ended on each card, "–" where the card's run is older than the file."""
+    ran = of_cards.by_file(root)
+    ended = ran.apply(lambda row: ", ".join(f"{count} {how}" for how, count in row.items() if count), axis="columns")
+    table = ended.unstack("card")[ran.index.unique("card")].fillna("–")
+    return [f"|`{file}`|{'|'.join(cells)}|" for file, cells in zip(table.index, table.to_numpy(), strict=True)]
 
 
 def card_rows(_root: Path) -> list[str]:
@@ -57,7 +66,7 @@ def weak_scaling(root: Path, gpus: str) -> str:
     return f"{steps.query(which).set_index('gpus')['weak'][int(gpus)]:.0f}"
 
 
-def _nnunet(root: Path) -> dict[tuple[str, str], dict[str, float]]:
+def nnunet(root: Path) -> dict[tuple[str, str], dict[str, float]]:
     """Returns the fastest epochs in seconds by planner and network."""
     record = read_table(_folder(root, "H100") / "nnunet.csv", schemas.NNUNET)
     epochs: dict[tuple[str, str], dict[str, float]] = {}

@@ -68,14 +68,14 @@ def windows_profiled(root: Path) -> str:
     return in_words(len(_ratios(root)["profiled"])).capitalize()
 
 
-def cycles(root: Path, view: str) -> str:
-    """Returns channels-last's cycles divided by the baseline's, in the paper's window or a step: "1.28"."""
-    return f"{_means(root)[view]:.2f}"
+def cycles(root: Path, view: str, setting: str = "OPT2") -> str:
+    """Returns a setting's cycles, by default channels-last's, divided by the baseline's in a window or step: "1.28"."""
+    return f"{_means(root, setting)[view]:.2f}"
 
 
 @cache
-def _means(root: Path) -> dict[str, float]:
-    """Returns these ratios by view, the means over runs; the claims' four digits round otherwise."""
+def _means(root: Path, setting: str) -> dict[str, float]:
+    """Returns a setting's ratios by view, the means over runs; the claims' four digits round otherwise."""
     of_run = tables.each_run(tables.kernels(root), lambda table: summaries.relative(summaries.summary(table)))
-    means = tables.over_runs(of_run)["cycles"].loc["H100"].xs("OPT2", level="config")
+    means = tables.over_runs(of_run)["cycles"].loc["H100"].xs(setting, level="config")
     return {str(view): float(ratio) for view, ratio in means.items()}

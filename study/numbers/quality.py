@@ -9,11 +9,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from study.numbers.texts import in_words
-from study.parity import sentences, tables
+from study.parity import tables
 from study.parity.results import QualityRecord
 
 _LOSS = ("held_out_loss", "all")
@@ -80,19 +79,6 @@ def pairs_above(root: Path, plan: str, metric: str, tissue: str) -> str:
 def chance(root: Path, plan: str, metric: str, tissue: str) -> str:
     """Returns the p value of a paired t test of FAST's difference from the reference, two-sided: "0.016"."""
     return f"{_of_metric(root, plan, metric, tissue)['p_differs']:.3f}"
-
-
-def redrawn_loss_above(root: Path, plan: str) -> str:
-    """Returns by how many percent one model's held-out loss under FAST lies above that under BASE: "2.2"."""
-    margins = tables.redrawn(_recorded(root, plan).quality, plan=plan).loc["FAST"]
-    return f"{100 * tables.MARGINS[_LOSS].value * margins[_LOSS]:.1f}"
-
-
-def redrawn_slices_apart(root: Path, plan: str) -> str:
-    """Returns how far one model's slices under FAST lie from those under BASE, in grey levels of 256: "0.08"."""
-    records = _recorded(root, plan)
-    runs = {run["setting"]: run for run in tables.sampled_runs(records.of(plan)).to_dict("records")}
-    return f"{np.mean(sentences.slices_apart(records, runs['BASE'], runs['FAST'])):.2f}"
 
 
 def _of_metric(root: Path, plan: str, metric: str, tissue: str) -> pd.Series[float]:

@@ -13,7 +13,6 @@ from study.numbers.bench import recorded
 from study.numbers.texts import in_words, span
 
 _CARDS = ("H100", "H200")
-_BY_HAND = "compile graph channels-last"
 _COMPILED = "FAST reduce-overhead"
 
 
@@ -74,40 +73,7 @@ def gpu_ms(root: Path) -> str:
     return took.pop()
 
 
-def searched(root: Path) -> str:
-    """Returns how many runs include `max-autotune`: "eight"."""
-    return in_words(pd.concat(_runs(root).values())["searched"].sum())
-
-
-def searched_apart(root: Path) -> str:
-    """Returns how many hours the one search lies from `accelerate` that was timed by itself: "six"."""
-    every = pd.concat(_runs(root).values())
-    hours = every["apart_h"][every["best"].str.startswith("max-autotune") & every["apart_h"].gt(1)]
-    (apart,) = hours
-    return in_words(apart)
-
-
-def without_graphed_step(root: Path) -> str:
-    """Returns how many runs lack `graphed_step`: "four"."""
-    return in_words(pd.concat(_runs(root).values())["step_ms"].isna().sum())
-
-
-def captured_by_hand_ms(root: Path) -> str:
-    """Returns a compiled step that was captured by hand on an H200: "3.09"."""
-    return f"{_captured_by_hand(root)[_BY_HAND]:.2f}"
-
-
-def captured_by_hand(root: Path) -> str:
-    """Returns the faster such step divided by `graphed_step`: "1.29"."""
-    took = _captured_by_hand(root)
-    return f"{took[[_BY_HAND, 'compile graph']].min() / took['graphed_step']:.2f}"
-
-
 def compiled(root: Path, card: str) -> str:
     """Returns a step of `torch.compile(accelerate(model))` in `reduce-overhead` divided by `accelerate`'s: "1.51"."""
     took = next(rows["median_ms"] for rows in _on_other_hosts(root)[card] if _COMPILED in rows.index)
     return f"{took[_COMPILED] / took['accelerate']:.2f}"
-
-
-def _captured_by_hand(root: Path) -> pd.Series[float]:
-    return next(rows["median_ms"] for rows in _on_other_hosts(root)["H200"] if _BY_HAND in rows.index)

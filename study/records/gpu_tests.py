@@ -18,7 +18,6 @@ from medddpm.measure.machine import gpu_folder_name, machine_meta
 from medddpm.measure.tables import gpu_folders, read_meta, read_table, write_table
 from study.records.schemas import GPU_TESTS
 
-NONE = "No GPU test run is on record: `make test-gpu` makes one on a machine with a GPU."
 OUTCOMES = GPU_TESTS.columns["outcome"].allowed
 
 
@@ -103,14 +102,14 @@ def by_file(root: Path) -> pd.DataFrame:
     return counts.reindex(columns=list(OUTCOMES), fill_value=0).astype("int64").rename_axis(columns=None)
 
 
-def account(root: Path) -> str:
-    """Returns the results of `make test-gpu` as Markdown: a line a card, its failures, and its skipped tests.
+def account(root: Path) -> list[str]:
+    """Returns a row a card of the results of `make test-gpu`: counts, what failed and was skipped, day and versions.
 
     Args:
         root: the repository's root.
 
     Returns:
-        `NONE` if no card has a record.
+        rows of a Markdown table with six columns; none if no card has a record.
 
     Raises:
         BadInput: a record does not fit its schema, or its description is missing.
@@ -118,13 +117,12 @@ def account(root: Path) -> str:
     lines = []
     for card, (table, meta) in _recorded(root).items():
         counts = table.groupby("outcome")["tests"].sum()
-        results = ", ".join(f"{counts.get(outcome, 0)} {outcome}" for outcome in OUTCOMES)
-        lines.append(f"- **{card}**: {results} ({_where(meta)})")
-        failed = table.loc[table["outcome"] == "failed", "reason"]
-        lines += [f"    - failed: `{name}`" for name in failed]
+        results = "|".join(str(counts.get(outcome, 0)) for outcome in OUTCOMES)
+        why = [f"failed: `{name}`" for name in table.loc[table["outcome"] == "failed", "reason"]]
         skipped = table[table["outcome"] == "skipped"].groupby("reason", sort=False)["tests"].sum()
-        lines += [f"    - skipped {count}: {reason}" for reason, count in skipped.items()]
-    return "\n".join(lines) or NONE
+        why += [f"skipped {count}: {reason}" for reason, count in skipped.items()]
+        lines.append(f"|{card}|{results}|{'<br>'.join(why) or '–'}|{_where(meta)}|")
+    return lines
 
 
 def _recorded(root: Path) -> dict[str, tuple[pd.DataFrame, dict[str, Any]]]:

@@ -68,6 +68,25 @@ def verdicts(images: torch.Tensor) -> dict[str, bool]:
     return {row["group"]: bool(row["passes"]) for row in judge.verdicts("all", drawn, CONTRASTS)}
 
 
+def test_it_draws_for_a_brats_mask_of_smaller_voxels(tmp_path: Path) -> None:
+    """On the mask's grid, in LPS with a wide field of view: dark outside the brain, a brain within."""
+    head = nibabel.load(MASK)
+    labels = np.asarray(head.dataobj).repeat(2, 0).repeat(2, 1).repeat(2, 2)[::-1, ::-1]
+    half = float(head.affine[0, 0]) / 2
+    prepared = np.pad(np.array([0, 4, 3], np.uint8)[labels], ((40, 0), (30, 0), (0, 0)))
+    affine = np.diag([-half, -half, half, 1.0])
+    nibabel.save(nibabel.Nifti1Image(prepared, affine), tmp_path / "case_seg.nii.gz")
+    words = ["sample", "--mask", str(tmp_path / "case_seg.nii.gz"), "--out", str(tmp_path / "v.nii.gz")]
+    assert main([*words, "--device", "cpu", "--sampler", "ddim", "--steps", "2", "--quiet"]) == 0
+    drawn = nibabel.load(tmp_path / "v_t1.nii.gz")
+    assert drawn.shape == prepared.shape
+    assert np.allclose(drawn.affine, affine)
+    volume, brain = drawn.get_fdata(dtype=np.float32), prepared > 0
+    inside, outside = volume[brain], volume[~brain]
+    assert np.median(outside) < 0.01
+    assert np.percentile(inside, 5) > np.percentile(outside, 95)
+
+
 def test_there_is_a_default_and_it_is_named_where_another_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert shipped.DEFAULT in shipped.names()
     assert shipped.weights() == shipped.weights(shipped.DEFAULT)

@@ -56,7 +56,9 @@ def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], m
     assert "what is printed: full; correct it and try again" in complaint(capsys)
 
 
-@pytest.mark.parametrize("words", ["check data", "parse a --out b", "compare a.py --out c", "profile --out p"])
+@pytest.mark.parametrize(
+    "words", ["check data", "parse a --out b", "compare a.py --out c", "profile --out p", "window p"]
+)
 def test_a_working_folder_that_was_removed_is_said(words: str, tmp_path: Path) -> None:
     """Before PyTorch is imported, which would end the process there."""
     (tmp_path / "gone").mkdir()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers.profiles import Launch, write_profile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -49,13 +50,19 @@ COMMANDS = """
 from medddpm.cli.main import main
 
 for words in (["train", "--phantom", "1", "--out", "run", "--steps", "1"], ["check", "."], ["profile", "--out", "p"],
-              ["compare", "a.py", "--out", "c"]):
+              ["compare", "a.py", "--out", "c"], ["window", "."], ["report", ".", "--out", "r.html"]):
     print(main(words))
 """
 COMPARE = """
 from medddpm.cli.main import main
 
 print(main(["compare", "a.py", "--tools", "pytorch", "--device", "cpu", "--samples", "1", "--out", "c"]))
+"""
+READ = """
+from medddpm.cli.main import main
+
+print(main(["window", "p", "--start", "0", "--count", "2", "--out", "curve.png"]))
+print(main(["report", "p", "--out", "report.html"]))
 """
 STEP = """
 import torch
@@ -106,14 +113,23 @@ def test_compare_needs_what_its_extra_brings(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "compare.png").is_file()
 
 
+def test_window_and_report_need_what_their_extra_brings(tmp_path: Path) -> None:
+    write_profile(tmp_path / "p", [Launch(), Launch("my_sum", 20.0, "backward")])
+    done = run_without_the_rest(READ, tmp_path, "pandas", "matplotlib")
+    assert [line for line in done.stdout.splitlines() if line in ("0", "1")] == ["0", "0"], done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"p", "curve.png", "report.html"}
+
+
 def test_a_command_says_which_extra_brings_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STEP)
     done = run_without_the_rest(COMMANDS, tmp_path)
-    assert done.stdout.split() == ["1"] * 4
+    assert done.stdout.split() == ["1"] * 6
     assert done.stderr.splitlines() == [
         "medddpm: train needs safetensors; pip install 'medddpm[train]'",
         "medddpm: check needs nibabel; pip install 'medddpm[train]'",
-        "medddpm: profile needs pandas; pip install 'medddpm[book]'",
+        "medddpm: profile needs pandas; pip install 'medddpm[measure]'",
         "medddpm: compare needs pandas; pip install 'medddpm[measure]'",
+        "medddpm: window needs pandas; pip install 'medddpm[measure]'",
+        "medddpm: report needs pandas; pip install 'medddpm[measure]'",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["a.py"]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.profiles import Launch, write_profile
 from hypothesis import strategies as st
 
 from medddpm.cli.main import main
@@ -59,6 +60,11 @@ def commands(released: str, raw: str) -> list[Command]:
         Command(["parse", raw, "--out", "kernels.csv", "--setting", "opt1", "--view", "window"]),
         Command(["profile", "--out", "profiles", "--setting", "base,fast", "--view", "step", "--repeat", "1"],
                 ["--repeat", "1", "--dry-run"]),
+        Command(["window", "profile", "--setting", "own", "--start", "1", "--count", "2", "--out", "w.csv"]),
+        Command(["report", "profile", "--setting", "own", "--baseline-setting", "own", "--out", "r.html"]),
+        Command(["profile", "step.py:build", "--tool", "accelerate", "--warmup", "1", "--out", "p", "--no-counters"],
+                ["--dry-run"]),
+        Command(["profile", "--out", "p", "--nvtx", "step", "--dry-run", "--to-the-end", "--", "true", "--lr", "1"]),
         Command(["compare", "step.py:build", "--out", "c", "--tools", "pytorch,tf32", "--samples", "3", "--infer"],
                 ["--dry-run"]),
         Command(["bench", "--out", "b.csv", "--setting", "base", "--samples", "3"], ["--dry-run", "--device", "cpu"]),
@@ -120,6 +126,7 @@ def good() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_phantom(folder / "data", 1, (8, 8, 8))
     (folder / "step.py").write_text("def build():\n    return model, loss_fn, batch\n")
+    write_profile(folder / "profile", [Launch(), Launch("my_sum", 20.0, "backward")] * 2)
     train = ["train", "--phantom", "1", "--out", str(folder / "trained"), *TOY, "--steps", "1", "--device", "cpu", "-q"]
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(train) == 0

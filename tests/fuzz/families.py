@@ -18,6 +18,7 @@ import SimpleITK as sitk
 import torch
 from helpers import bombs
 from helpers.ncu_pages import CONV, CUPTI_ADD, CUPTI_NORM, Raw, details
+from helpers.profiles import Launch, write_profile
 from hypothesis import strategies as st
 
 from fuzz import mutants
@@ -28,7 +29,13 @@ from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
 from medddpm.diffusion import GaussianDiffusion
+from medddpm.measure.profile import starts, window
+from medddpm.measure.profile.folder import read_profile
+from medddpm.measure.profile.observer import STEP, TRACED
+from medddpm.measure.profile.page.report import write_report
 from medddpm.measure.profile.parse import parse
+from medddpm.measure.profile.program_trace import described, read_program_trace
+from medddpm.measure.profile.trace import write as write_trace
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table
 from medddpm.switches import SETTINGS
@@ -74,6 +81,7 @@ def families(folder: Path) -> dict[str, Family]:
     state = {"01_train": {"digest": "0" * 64, "outputs": {"figures/a.png": "1" * 64}}}
     raw, rules, trace = _ncu_pages()
     table, meta = _table()
+    profile = _profile(folder / "profile")
     good()  # and with it every import that a command makes, before limits are set
     page = folder / "good_raw.csv"
     page.write_text(raw)
@@ -101,6 +109,8 @@ def families(folder: Path) -> dict[str, Family]:
         Family("ncu-details", "details.csv", mutants.broken_text([rules]), _with_raw(raw, "details", "window")),
         Family("ncu-details-lines", "details.csv", mutants.broken_lines(rules), _with_raw(raw, "details", "window")),
         Family("trace", "trace.csv", mutants.broken_text([trace]), _with_raw(raw, "trace", "step")),
+        *(Family(name, at, mutants.broken_text([profile[at]]), _report_of(profile)) for name, at in PROFILE.items()),
+        Family("program-trace", "trace.json", _json(_program_trace()), _read_program_trace),
         Family("record", "kernels.csv", mutants.broken_text([table]), _read_record(meta)),
         Family("record-meta", "kernels.meta.json", mutants.broken_text([meta]), _read_meta),
         Family("arguments", "words.json", broken_commands(lines), run_command),
@@ -271,6 +281,68 @@ def _table() -> tuple[str, str]:
     return "\n".join(lines) + "\n", json.dumps({"rows": ROWS, "columns": schemas.TRAINING.described()}, indent=1)
 
 
+PROFILE = {
+    "profile-trace": "launches_own_step_run1.csv",
+    "profile-kernels": "kernels_own_step_run1.csv",
+    "profile-meta": "launches_own_step_run1.meta.json",
+}
+
+
+def _profile(folder: Path) -> dict[str, str]:
+    """The files of a profile by name."""
+    launches = [Launch(us=9.0), Launch(CUPTI_ADD, 5.0), Launch("my_sum", 4.0, "backward", counted=False)] * 2
+    program = {"name": "train.py", "step_ms": [0.05, 0.06], "loading_ms": [0.01, None], "processes": 2, "gpus": 2,
+               "graphs": True, "varies": True}  # fmt: skip
+    write_profile(folder, launches, program=program, starts=[10.0 * place for place in range(len(launches))])
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def _report_of(files: Mapping[str, str]) -> Callable[[Path], object]:
+    """Makes the page of a profile of which one file is broken, and says what a window of it holds."""
+
+    def read(path: Path) -> object:
+        for name, text in files.items():
+            if name != path.name:
+                path.with_name(name).write_text(text)
+        try:
+            profile = read_profile(path.parent)
+            page = write_report([profile], path.with_name("report.html"))
+            assert page.stat().st_size < 1_000_000
+            order = starts.ordered(profile)
+            starts.check(0, 1, order)
+            return window.printed(profile, order, 0, 1)
+        finally:
+            for name in files:
+                path.with_name(name).unlink(missing_ok=True)
+
+    return read
+
+
+def _program_trace() -> dict[str, Any]:
+    """What torch.profiler exports of a program's two steps, each with two launches."""
+    made: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, ts: float, dur: float, **args: object) -> None:
+        made.append({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args})
+
+    for step in range(TRACED):
+        add("user_annotation", STEP, 100.0 * step, 90.0)
+        add("user_annotation", "forward", 100.0 * step, 90.0)
+        for place, name in enumerate((CONV, CUPTI_ADD)):
+            known = {"correlation": 10 * step + place, "stream": 7, "device": 0}
+            add("cuda_runtime", "cudaLaunchKernel", 100.0 * step + place, 1.0, **known)
+            add("kernel", name, 100.0 * step + 50 + place, 1.0, grid=[64, 1, 1], block=[128, 1, 1], **known)
+    return {"traceEvents": made}
+
+
+def _read_program_trace(path: Path) -> object:
+    status = {"step_ms": [1.0], "loading_ms": None, "steps_seen": 11, "by": "the calls of Adam"}
+    trace = read_program_trace(path, "a run")
+    write_trace(trace.steps[-1], path.with_name("trace.csv.gz"))
+    read_table(path.with_name("trace.csv.gz"), TRACE)
+    return described(trace, status, [])
+
+
 def _read_record(meta: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
         path.with_name("kernels.meta.json").write_text(meta)
@@ -284,4 +356,5 @@ def all_names() -> Sequence[str]:
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "mha", "mha-header", "nrrd", "nrrd-header",
             "checkpoint-bytes", "checkpoint-values", "checkpoint-pickle", "checkpoint-records", "safetensors-bytes",
             "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines", "ncu-details",
-            "ncu-details-lines", "trace", "record", "record-meta", "arguments", *DATA_FOLDERS)  # fmt: skip
+            "ncu-details-lines", "trace", "program-trace", *PROFILE, "record", "record-meta", "arguments",
+            *DATA_FOLDERS)  # fmt: skip

@@ -116,6 +116,8 @@ BROKEN = {
     "loader": (GOOD.replace(BATCH, "iter([1])"), "build() returns a list_iterator as the batch; give one batch"),
     "arrays": (GOOD.replace("torch.zeros(1, 2, 4, 4, 4)", "torch.zeros(1).numpy()"), "the batch holds a ndarray; use"),
     "compiled": (GOOD.replace("return Net()", "return torch.compile(Net())"), "returns a network under a tool"),
+    "half": (GOOD.replace("return Net()", "return Net().half()"),
+             "my step.py: build() returns a network with weights in float16; return it in float32"),
     "meta": (GOOD.replace("return Net()", "return Net().to('meta')"), "moving the network to cpu"),
     "loss raises": (GOOD.replace(LOSS, "        raise KeyError('x')"), "my step.py:17: loss_fn raises KeyError: 'x'"),
 }  # fmt: skip
@@ -147,6 +149,7 @@ WRONG_LOSSES = {
     "shape": ("(model(x) - y).square()", r"a loss of shape \(1, 2, 4, 4, 4\), and a loss is a scalar"),
     "number": ("float((model(x) - y).square().mean())", "returns a float, and not the loss as a tensor"),
     "dict": ("{'loss': model(x).mean()}", "returns a dict, and not the loss as a tensor"),
+    "nan": ("model(x).mean() * float('nan')", "the loss of its batch is nan, which no tool can be compared by"),
     "no gradient": ("model(x).detach().mean()", "the loss reaches no parameter of the network"),
 }
 

@@ -85,7 +85,8 @@ def machine(root: Path, host: str, jobs: dict[str, tuple[str, ...]], expected: f
         code = MEASURES.format(name=name, jobs=of_notebook, expected=expected)
         notebook(root, name, code)
     notebook(root, "03_draw", DRAWS, measures=False)
-    notebook(root, "00_summary", DRAWS)  # it says how its sentences are checked, and measures nothing
+    for name in ("00_summary", "24_all_verdicts"):
+        notebook(root, name, DRAWS)  # they say how their sentences are checked, and measure nothing
     return root
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,22 +76,31 @@ def case_of(mask: str | os.PathLike[str], layout: Layout) -> Case | None:
     Raises:
         BadInput: the folder is damaged, or its labels are those of another kind of mask.
     """
+    for case, of in cases_of(mask):
+        if of.labels == layout.labels:  # a joint model takes the masks of whole heads
+            return case
+        if case.labels is not None:
+            problem = f"its labels are those of {of.name} data, the model takes {layout.name} data"
+            raise BadInput(mask, problem, "give a mask of the model's kind")
+    return None
+
+
+def cases_of(mask: str | os.PathLike[str]) -> Iterator[tuple[Case, Layout]]:
+    """Yields the cases of a mask in the data folders that it may lie in, perhaps without some images.
+
+    Raises:
+        BadInput: a folder is damaged.
+    """
     path = Path(os.path.abspath(mask))
     if not is_file(path):
-        return None
+        return
     for reader in READERS:
         contents = reader.around(path)
         if contents is None:
             continue
         case = next((case for case in (*contents.cases, *contents.partial) if case.mask == path), None)
-        if case is None:
-            continue
-        if contents.layout.labels == layout.labels:  # a joint model takes the masks of whole heads
-            return dataclasses.replace(case, mask=Path(mask))
-        if case.labels is not None:
-            problem = f"its labels are those of {contents.layout.name} data, the model takes {layout.name} data"
-            raise BadInput(mask, problem, "give a mask of the model's kind")
-    return None
+        if case is not None:
+            yield dataclasses.replace(case, mask=Path(mask)), contents.layout
 
 
 def _with_names(contents: Contents) -> Contents:

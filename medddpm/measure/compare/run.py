@@ -81,6 +81,8 @@ def compare(file: StepFile, out: Path, options: Options, *, command: Sequence[st
     Raises:
         BadInput: the file is at fault, the folder has the rows of another step, or nothing was measured.
     """
+    if out.exists() and not out.is_dir():
+        raise BadInput(out, "a file stands there", "give --out a folder")
     folder = rows_folder(out / TABLE)
     asked = [tool for tool in tools_of(options.measure) if options.tools is None or tool.slug in options.tools]
     reference = _job(file, REFERENCE, options, folder, {})
@@ -89,10 +91,14 @@ def compare(file: StepFile, out: Path, options: Options, *, command: Sequence[st
     device = pick_device(options.device)
     meta = machine_meta(command, device.type)
     machine = meta["processor"] if meta["gpu"] == "cpu" else meta["gpu"]
-    print(f"{file}: a {WORDS[options.measure]} under {len(asked)} tools, {machine}", flush=True)
+    under = f"{len(asked)} tools" if len(asked) > 1 else asked[0].slug
+    print(f"{file}: a {WORDS[options.measure]} under {under}, {machine}", flush=True)
     store = Store(folder, {**meta, "commit": meta["commit"] or f"medddpm {medddpm.__version__}"})
     with store.alone():
         _check_same(store, file, options.measure, out, options.again)
+        if not options.again and (fewer := _with_fewer(store, asked, options.samples)):
+            stay = f"rows with fewer than {options.samples} samples stay: {', '.join(fewer)}"
+            print(f"{out}: {stay}; --again measures all anew", flush=True)
         if "unjudged" not in (store.read(REFERENCE) or {}):
             check_beside(store, REFERENCE)
         if harness.run([reference], store, again=options.again, device=options.device):
@@ -162,6 +168,12 @@ def why_not(tool: Tool, device: str, known: Mapping[str, Any]) -> str:
 def _missing(store: Store, idle: Mapping[str, str]) -> dict[str, str]:
     """Returns why tools were not measured: those that do nothing here, and this call's failures."""
     return {**idle, **{title.partition(",")[0]: why for title, why in store.failed.items()}}
+
+
+def _with_fewer(store: Store, asked: Sequence[Tool], samples: int) -> list[str]:
+    """Returns the tools with a finished row of fewer samples than are asked for now."""
+    fewer = {result["key"] for result in store.results() if len(result.get("ms", range(samples))) < samples}
+    return [tool.slug for tool in asked if tool.slug in fewer]
 
 
 def _check_same(store: Store, file: StepFile, measure: str, out: Path, again: bool) -> None:

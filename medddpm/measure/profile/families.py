@@ -33,9 +33,13 @@ class Family:
 
 
 FAMILIES = (
-    # Triton kernels first: inductor names one after everything fused into it, so any later pattern may be found there.
-    # `tem` is a template (a product), `red` and `per` are reductions, `poi` is pointwise.
-    Family("triton convolution", "convolution", r"triton_tem_\w*conv"),
+    # NCCL's first: their names say what they do (reduce, gather, scatter), as names of other families do.
+    Family("nccl", "update", r"(?i:nccl)"),
+    # Triton kernels next: inductor names one after everything fused into it, so any later pattern may be found there.
+    # `tem` is a template (a product, or flex attention), `red` and `per` are reductions, `poi` is pointwise. While it
+    # searches, inductor names a template by itself: `triton_mm_3`, `triton_convolution3d_2`.
+    Family("triton convolution", "convolution", r"triton_(?:tem_\w*)?conv"),
+    Family("triton attention", "matmul", r"triton_(?:tem_\w*)?(?:flex_)?attention"),
     Family("triton matmul", "matmul", r"triton_(?:tem|mm|bmm)_"),
     Family("triton norm", "normalization", r"triton_\w*(?:group_norm|layer_norm|batch_norm|rsqrt|var_mean|welford)"),
     Family("triton upsample", "resampling", r"triton_\w*(?:upsample|unsafe_index)"),
@@ -66,8 +70,12 @@ FAMILIES = (
     Family("nchwToNhwcKernel", "layout", r"nchwToNhwc|[fF]oldedNhwc"),
     Family("cudnn layout", "layout", r"convertTensor|genericTranspose|transpose_readWrite|region_transform"),
     Family("cudnn helper", "convolution", r"computeOffsets|precompute\w*_ind|(?:scale|set|add)\w*Tensor|reorderFil"),
-    # cuDNN's attention is generated at run time; around its backward pass it sums and converts.
-    Family("attention", "matmul", r"(?i:flash_|fmha|sdpa|attention)|cudnn::fusion::(?:compute_dot_do|convert_dq)"),
+    # cuDNN's attention is generated at run time; around its backward pass it sums and converts. FlashAttention 3 is
+    # written in CUTLASS (`cutlass::device_kernel<flash::…>`), xFormers' is `fmha_cutlass…`, Triton's `_attn_fwd`.
+    Family(
+        "attention", "matmul",
+        r"(?i:flash_|flash::|fmha|sdpa|attention|attn)|cudnn::fusion::(?:compute_dot_do|convert_dq)",
+    ),
     # cuDNN's remaining convolutions: CUTLASS's, direct, Winograd, generated at run time; and PyTorch's own.
     Family(
         "other convolution", "convolution",
@@ -89,15 +97,16 @@ FAMILIES = (
     # Matrix products: the time embedding, and 1×1×1 convolutions that are run as such.
     Family("gemm", "matmul", r"(?i:gemm|gemv|nvjet|splitk|cublas)|cutlass|dot_kernel|reduce_1Block"),
     # Trilinear upsampling and other resampling, PyTorch's and this package's.
-    Family("upsample backward", "resampling", r"(?i:(?:upsample|interpolate)\w*(?:backward|grad))"),
-    Family("upsample", "resampling", r"(?i:upsample|interpolate)"),
+    Family("upsample backward", "resampling", r"(?i:(?:upsample|interpolate|grid_sampler)\w*(?:backward|grad))"),
+    Family("upsample", "resampling", r"(?i:upsample|interpolate|grid_sampler)"),
     Family("pooling", "resampling", r"(?i:(?:max|avg|average)_?\w*pool|pooling)"),
     Family("cat", "layout", r"CatArray"),
+    Family("padding", "layout", r"(?:reflection|replication)_pad"),
     Family("softmax", "reduction", r"(?i:softmax)"),
     Family(
         "index and scatter", "layout",
         r"index_(?:put|select|copy|fill|add|elementwise|kernel)|index(?:Select|Func|Copy|Add|Fill)"
-        r"|(?i:gather|scatter|embedding|radixsort)",
+        r"|(?i:gather|scatter|embedding|radixsort|sortkv)|roll_cuda|triu_tril",
     ),
     Family("random", "pointwise", r"distribution_elementwise|(?i:philox|curand|dropout|randperm)"),
     # Between layouts or precisions PyTorch copies by its elementwise kernels: KN4 by name.
@@ -107,10 +116,11 @@ FAMILIES = (
     Family("vectorized_elementwise_kernel", "pointwise", r"vectorized_elementwise_kernel", "KN4"),
     Family("unrolled_elementwise_kernel", "pointwise", r"unrolled_elementwise_kernel", "KN4"),
     Family("elementwise_kernel", "pointwise", r"elementwise", "KN4"),
-    Family("reduce_kernel", "reduction", r"(?i:reduce)|cub::|DeviceScan"),
+    Family(
+        "reduce_kernel", "reduction", r"(?i:reduce)|cub::|DeviceScan|selective_scan|scan_(?:inn|out)ermost"
+    ),
     # Not kernels: the driver fills and copies by engines of its own, and only a trace shows it.
     Family("memset and memcpy", "layout", r"(?i:^\W*(?:cuda ?)?mem(?:set|cpy))"),
-    Family("nccl", "update", r"(?i:nccl)"),
 )  # fmt: skip
 
 

@@ -47,8 +47,9 @@ def launch_keys(table: pd.DataFrame, reduced: Callable[[str], str] = same_name) 
         table: columns kernel, grid and block; fills and copies have no shape.
         reduced: `same_name`, or `function_name` where names may differ in their template arguments.
     """
-    names = table["kernel"].map({name: reduced(name) for name in table["kernel"].unique()})
+    # As objects: of an empty table pandas would make numbers.
+    names = table["kernel"].map({name: reduced(name) for name in table["kernel"].unique()}).astype(object)
     for column in ("grid", "block"):
         shapes = table[column].fillna("")
-        names = names + "|" + shapes.map({text: dimensions(text) for text in shapes.unique()})
+        names = names + "|" + shapes.map({text: dimensions(text) for text in shapes.unique()}).astype(object)
     return names

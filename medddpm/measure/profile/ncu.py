@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,12 +71,18 @@ class Collection:
         page = ["--page", self.page, "--csv", "--print-kernel-base", "mangled", "--print-units", "base"]
         return [ncu, "--import", str(report), *ranges, *page, *self.shown]
 
-    def text(self, seconds: float | None = None, partial: bool = False) -> str:
+    def text(
+        self,
+        seconds: float | None = None,
+        partial: bool = False,
+        collect: Callable[[Sequence[str]], subprocess.CompletedProcess[str]] | None = None,
+    ) -> str:
         """Profiles the program and returns the page as ncu prints it: CSV among lines of its log.
 
         Args:
             seconds: a program that takes longer is killed.
             partial: whether a report counts that a failing program left.
+            collect: runs the command that profiles; `programs.run` without it.
 
         Raises:
             CannotMeasure: there is no ncu here, or the counters are closed.
@@ -85,7 +91,8 @@ class Collection:
         ncu = find()
         with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:  # a report is too large to keep
             report = Path(folder) / "report.ncu-rep"
-            done = programs.run(self.collect_command(report, ncu), seconds)
+            command = self.collect_command(report, ncu)
+            done = collect(command) if collect else programs.run(command, seconds)
             if CLOSED in done.stdout:
                 raise CountersClosed
             if not report.is_file() or (done.returncode and not partial):

@@ -52,6 +52,8 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
             yield _adopted(page, named, machine)
         else:
             table = read_table(page, schemas.TRACE)
+            if table["start_ns"].isna().all():  # of a trace from before the column
+                table = table.drop(columns="start_ns")
             written = write_table(table, machine / _launches(named), schemas.TRACE, read_meta(page))
             yield f"{written.name}: {len(table)} launches in order"
 

@@ -54,7 +54,7 @@ def weighed(profiled: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) ->
     every = read_table(trace, TRACE)
     if every.empty:
         raise BadInput(trace, "holds no launch", "trace a step again: medddpm profile --view step")
-    launches = _groups(every)
+    launches = grouped(every)
     full, bare = launch_keys(profiled), launch_keys(profiled, function_name)
     measured = profiled[[*COUNTERS, "est_speedup_pct"]].assign(**{_MEASURED: _durations(full, bare, every)})
     by_full, by_bare = measured.groupby(full).mean(), measured.groupby(bare).mean()
@@ -122,7 +122,7 @@ def _durations(full: pd.Series[str], bare: pd.Series[str], trace: pd.DataFrame) 
     return durations
 
 
-def _groups(trace: pd.DataFrame) -> pd.DataFrame:
+def grouped(trace: pd.DataFrame) -> pd.DataFrame:
     """Groups a trace into distinct launches, in order: first launch_index, kernel, grid, block, count, duration_ns."""
     trace = trace.fillna({"grid": "", "block": ""})
     for column in ("grid", "block"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import csv
 import functools
 import io
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from medddpm.measure.schemas import TRACE
 from medddpm.runtime.files import write_gzipped
 from medddpm.runtime.processes import wait
 
-Launch = tuple[int, str, str, str, int, str, int]
-"""A row of the schema `TRACE`: index, kernel, grid, block, duration in ns, phase, stream."""
+Launch = tuple[int, str, str, str, int, str, int, int]
+"""A row of the schema `TRACE`: index, kernel, grid, block, duration in ns, phase, stream, begin in ns."""
 
 PHASES = ("load", "forward", "backward", "update")
 """The parts of a step, as the marks of a profiled program name them."""
@@ -66,7 +67,8 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
 def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:
     """Extracts kernels, fills and copies from a trace's events, in the order in which the program launched them.
 
-    A launch belongs to the phase in which the host launched it, not to the one in which it ran.
+    A launch belongs to the phase in which the host launched it, not to the one in which it ran. The launches of a CUDA
+    graph are launched together; they are in the order in which they ran.
 
     Args:
         events: `traceEvents` of the file that torch.profiler exports for Chrome; times in µs.
@@ -74,12 +76,31 @@ def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:
     Returns:
         a row for each launch: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
     """
+    return _numbered(_timed([event for event in events if event.get("ph") == "X"]))
+
+
+def launches_within(events: Iterable[Mapping[str, Any]], name: str) -> list[list[Launch]]:
+    """Extracts `launches` of each of the host's ranges of a name, in order, as tables of their own.
+
+    Args:
+        events: as in `launches`.
+        name: of the ranges, as `torch.profiler.record_function` got it.
+    """
     complete = [event for event in events if event.get("ph") == "X"]
-    marks = sorted(
-        (float(e["ts"]), float(e["ts"]) + float(e["dur"]), str(e["name"]))
-        for e in complete
-        if e.get("cat") == "user_annotation" and e["name"] in PHASES
-    )
+    rows = _timed(complete)
+    begun = [row[0] for row in rows]
+    return [
+        _numbered(rows[bisect.bisect_left(begun, first) : bisect.bisect_right(begun, last)])
+        for first, last, _ in _ranges(complete, {name})
+    ]
+
+
+_Timed = tuple[float, float, str, str, str, int, str, int]
+
+
+def _timed(complete: Sequence[Mapping[str, Any]]) -> list[_Timed]:
+    """Returns the launches in order: when the host launched it and when it began, in µs, and a row's columns."""
+    marks = _ranges(complete, set(PHASES))
     begins = [begin for begin, _, _ in marks]
     launched = {
         e["args"]["correlation"]: float(e["ts"])
@@ -88,15 +109,29 @@ def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:
     }
     rows = []
     for event in (e for e in complete if e.get("cat") in _ON_GPU):
-        args = event["args"]
-        when = launched.get(args.get("correlation"), float(event["ts"]))
+        args, began = event["args"], float(event["ts"])
+        when = launched.get(args.get("correlation"), began)
         place = bisect.bisect_right(begins, when) - 1
         phase = marks[place][2] if place >= 0 and when <= marks[place][1] else ""
         shape = (_triple(args.get("grid", ())), _triple(args.get("block", ())))
         duration, stream = round(1000 * float(event["dur"])), int(args["stream"])
-        rows.append((when, demangled(str(event["name"])), *shape, duration, phase, stream))
-    rows.sort(key=lambda row: row[0])
-    return [(index, *row[1:]) for index, row in enumerate(rows)]
+        rows.append((when, began, demangled(str(event["name"])), *shape, duration, phase, stream))
+    rows.sort(key=lambda row: row[:2])
+    return rows
+
+
+def _ranges(complete: Iterable[Mapping[str, Any]], names: set[str]) -> list[tuple[float, float, str]]:
+    """Returns begin, end and name of the host's ranges of these names, in order."""
+    return sorted(
+        (float(e["ts"]), float(e["ts"]) + float(e["dur"]), str(e["name"]))
+        for e in complete
+        if e.get("cat") == "user_annotation" and e["name"] in names
+    )
+
+
+def _numbered(rows: Sequence[_Timed]) -> list[Launch]:
+    first = min((row[1] for row in rows), default=0.0)
+    return [(index, *row[2:], round(1000 * (row[1] - first))) for index, row in enumerate(rows)]
 
 
 def write(rows: Iterable[Launch], path: Path) -> None:
@@ -127,3 +162,13 @@ def _demangled_name(name: str) -> str:
 
 def _triple(sides: Sequence[int]) -> str:
     return f"({', '.join(str(int(side)) for side in sides)})" if sides else ""
+
+
+@contextlib.contextmanager
+def nvtx_range(name: str) -> Iterator[None]:
+    """Marks an NVTX range of the process, not the thread: autograd launches the backward pass from its own thread."""
+    handle = torch.cuda.nvtx.range_start(name)
+    try:
+        yield
+    finally:
+        torch.cuda.nvtx.range_end(handle)

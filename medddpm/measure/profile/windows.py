@@ -7,7 +7,7 @@ Joined, they give the counters of any window; windows that were really profiled 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,25 +19,26 @@ WINDOW, PAPERS_START = 100, 10  # launches, and the one that the paper's window 
 COUNTERS = ("cycles_active", "instructions", "duration_ns")
 
 
-def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def costs(launches: pd.DataFrame, kernels: pd.DataFrame, counters: Sequence[str] = COUNTERS) -> pd.DataFrame:
     """Returns the counters of each launch of a run, in order.
 
     Args:
         launches: schema `TRACE`, from the run's first on; fills and copies, which ncu does not count, are left out.
         kernels: every table (schema `KERNELS`) of the same machine and setting. Launches of equal kernel, grid and
             block may still differ in their number of loops, so their counters are carried over per nanosecond.
+        counters: columns of `kernels` that add up over launches, duration_ns among them.
 
     Returns:
-        a row for each kernel launch: phase ("convert" before the first step), then the `COUNTERS`; of a launch that no
+        a row for each kernel launch: phase ("convert" before the first step), then `counters`; of a launch that no
         table has, only the duration is known, from the trace.
     """
     ran = in_order(launches)
     counted = kernels[kernels["cycles_active"].notna()]  # else the time of launches without counters thins the rates
-    known = counted.groupby(launch_keys(counted))[list(COUNTERS)].sum(min_count=1)
+    known = counted.groupby(launch_keys(counted))[list(counters)].sum(min_count=1)
     rates = known.div(known["duration_ns"], axis="index")
     cost = rates.reindex(launch_keys(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
     cost["duration_ns"] = ran["duration_ns"]
-    return cost.assign(phase=ran["phase"])[["phase", *COUNTERS]]
+    return cost.assign(phase=ran["phase"])[["phase", *counters]]
 
 
 def in_order(launches: pd.DataFrame) -> pd.DataFrame:
@@ -93,20 +94,19 @@ def step_times(steps: Mapping[str, pd.DataFrame], base: str) -> pd.DataFrame:
     return table.astype({"launches": "int64", "convolutions": "int64"})
 
 
-def from_every_start(cost: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
+def from_every_start(cost: pd.DataFrame, base: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
     """Divides every window of one setting by another setting's window that begins with the same launch.
 
     Args:
         cost, base: as `costs` returns them.
+        width: launches of a window.
 
     Returns:
-        index start, columns `COUNTERS`, for windows that end within the first step's backward pass of `base`; where
-        `base` has no counters there is none.
+        index start, columns `COUNTERS`, for windows that end within the first step's backward pass of `base` (without
+        a backward pass, within `base`); where `base` has no counters there is none.
     """
-    stretches = phases(base)
-    last = int(stretches.loc[stretches["phase"] == "backward", "end"].iloc[0])
-    against = moving(base)
-    return (moving(cost) / against.where(against > 0)).loc[: last - WINDOW]
+    against = moving(base, width)
+    return (moving(cost, width) / against.where(against > 0)).loc[: _first_end(base, "backward") - width]
 
 
 def known_share(cost: pd.DataFrame) -> float:
@@ -122,10 +122,19 @@ def phases(cost: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_step(launches: pd.DataFrame) -> pd.DataFrame:
-    """Returns the kernel launches of the run's first step in a table `TRACE`, conversions before it included."""
+    """Returns the kernel launches of the run's first step in a table `TRACE`, conversions before it included.
+
+    A run without an update is one step.
+    """
     kernels = in_order(launches)
-    stretches = phases(kernels)
-    return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
+    return kernels.iloc[: _first_end(kernels, "update")]
+
+
+def _first_end(cost: pd.DataFrame, phase: str) -> int:
+    """Returns where the first stretch of a phase ends (launch number, excluded); without any, where `cost` ends."""
+    stretches = phases(cost)
+    ends = stretches.loc[stretches["phase"] == phase, "end"]
+    return int(ends.iloc[0]) if len(ends) else len(cost)
 
 
 def profiled(kernels: pd.DataFrame, setting: str, base: str) -> pd.DataFrame:

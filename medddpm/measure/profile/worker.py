@@ -11,7 +11,7 @@ import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.convert_on == "cpu":
         lay_out_on_host(trainer.unet, setting)
     profiled = device.type == "cuda" and arguments.trace is None
-    trainer.phase = nvtx_range if profiled else torch.profiler.record_function
+    trainer.phase = trace.nvtx_range if profiled else torch.profiler.record_function
 
     def train(steps: int) -> None:
         for _ in range(steps):
@@ -111,16 +111,6 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             with torch.cuda.profiler.profile() if profiled else contextlib.nullcontext():
                 train(1)
-
-
-@contextlib.contextmanager
-def nvtx_range(name: str) -> Iterator[None]:
-    """Marks an NVTX range of the process, not the thread: autograd launches the backward pass from its own thread."""
-    handle = torch.cuda.nvtx.range_start(name)
-    try:
-        yield
-    finally:
-        torch.cuda.nvtx.range_end(handle)
 
 
 if __name__ == "__main__":

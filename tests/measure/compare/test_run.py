@@ -66,8 +66,13 @@ def test_a_step_is_compared_and_the_same_command_resumes(write: Write, tmp_path:
     assert main([*words, "--rounds", "2"]) == 0
     printed, _ = capsys.readouterr()
     assert printed.count("there already") == 3
+    assert "rows with fewer" not in printed
     again = read_table(out / "compare.csv", COMPARED).set_index("tool")
     assert again.loc["pytorch", "samples"] == 6
+
+    assert main([*words, "--samples", "4"]) == 0
+    kept = "an out: rows with fewer than 4 samples stay: pytorch, autocast-benchmark; --again measures all anew"
+    assert kept in capsys.readouterr().out.splitlines()
 
     path.write_text(path.read_text() + "\n# another content\n")
     assert main(words) == 1
@@ -141,7 +146,7 @@ def test_a_folder_that_may_not_be_written(write: Write, tmp_path: Path, capsys) 
 def test_a_file_in_the_place_of_the_folder(write: Write, tmp_path: Path, capsys) -> None:
     (tmp_path / "out").touch()
     assert main(["compare", str(write()), *TOY, "--out", str(tmp_path / "out")]) == 1
-    assert "a file stands where its folder should be" in complaints(capsys)[0]
+    assert complaints(capsys) == [f"medddpm: {tmp_path / 'out'}: a file stands there; give --out a folder"]
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,32 @@ NAMES = [
     ("void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)",
      "copy"),
     ("my_own_kernel(float *)", "other"),
+    # as others' profiles of PyTorch, FlashAttention, xFormers, CUTLASS, inductor and NCCL have them
+    ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x3_tn_align8>(T1::Params)", "gemm"),
+    ("void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::GemmUniversal<"
+     "cute::tuple<int, int, int, int>>>>", "gemm"),
+    ("void cutlass::Kernel2<cutlass_80_tensorop_s1688fprop_optimized_tf32_128x128_16x4_nhwc_align4>(T1::Params)",
+     "other convolution"),
+    ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90"
+     "<2>>>>(T1::Params)", "attention"),
+    ("void cutlass::device_kernel<flash::FlashAttnBwdPreprocess<cute::tuple<int>>>", "attention"),
+    ("void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64>>", "attention"),
+    ("void flash::prepare_varlen_num_blocks_kernel<1, true>(int)", "attention"),
+    ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)",
+     "attention"),
+    ("_attn_fwd", "attention"),
+    ("triton_tem_fused_flex_attention_backward_3", "triton attention"),
+    ("triton_tem_fused_addmm_relu_7", "triton matmul"),
+    ("triton_convolution3d_9", "triton convolution"),
+    ("triton_poi_fused_scaled_dot_product_attention_4", "triton pointwise"),
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)", "nccl"),
+    ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "nccl"),
+    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)", "nccl"),
+    ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "nccl"),
+    ("void at::native::(anonymous namespace)::grid_sampler_3d_kernel<float, long>", "upsample"),
+    ("void at::native::(anonymous namespace)::grid_sampler_3d_backward_kernel<float, long>", "upsample backward"),
+    ("void at::native::(anonymous namespace)::reflection_pad3d_out_kernel<float>", "padding"),
+    ("void selective_scan_fwd_kernel<Selective_Scan_fwd_kernel_traits<128, 16>>", "reduce_kernel"),
 ]  # fmt: skip
 
 

@@ -144,6 +144,18 @@ def test_classes_by_opcode_and_in_columns_of_their_own(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(parse(old.write(tmp_path), "BASE", "window").table, by_class)
 
 
+def test_what_ncu_prints_while_it_profiles_is_told_from_a_raw_page(tmp_path: Path, capsys) -> None:
+    """`ncu --csv --metrics …` prints a row a metric, in a layout of its own (Nsight Compute CLI, "Output Pages")."""
+    header = [*LEAD, "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
+    lead = ["0", "1", "python", "127.0.0.1", CONV, "1", "7", "(128, 1, 1)", "(64, 1, 1)", "0", "9.0"]
+    row = [*lead, "Command line profiler metrics", "gpu__time_duration.sum", "ns", "117,344"]
+    (tmp_path / "printed.csv").write_text(LOG + page([header, row]))
+    assert main(["parse", str(tmp_path / "printed.csv"), "--out", str(tmp_path / "k.csv")]) == 1
+    line = complaint(capsys)
+    assert "printed.csv: is not ncu's raw page but its details page; export it anew: " in line
+    assert "--page raw --csv --print-metric-instances details" in line
+
+
 def test_a_field_may_be_long(tmp_path: Path) -> None:
     """Metrics with an instance for each address fill fields of more characters than csv takes by default."""
     before = csv.field_size_limit(131_072)

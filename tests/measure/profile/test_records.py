@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def put_trace(profiles: Path, name: str) -> None:
     rows = [(CONV, "(64, 1, 1)", 500.0), (CUPTI_ADD, "(128, 1, 1)", 100.0), ("Memset (Device)", "", 5.0),
             (CUPTI_NORM, "(256, 1, 1)", 30.0), (CONV, "(64, 1, 1)", 100.0)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["kernel", "grid", "duration_ns"])
-    table = table.assign(index=range(5), block="(128, 1, 1)", phase="forward", stream=7)
+    table = table.assign(index=range(5), block="(128, 1, 1)", phase="forward", stream=7, start_ns=range(5))
     path = profiles / f"{name}_trace.csv.gz"
     trace.write(table[list(schemas.TRACE.columns)].itertuples(index=False, name=None), path)
     meta_path(path).write_text('{"gpu": "NVIDIA V100", "steps": 2}')
@@ -199,3 +200,15 @@ def test_profiles_of_two_cards_go_to_the_folders_of_both(profiles: Path, machine
     list(adopt(profiles, machine.parent))
     assert [path.name for path in (machine.parent / "A100").glob("kernels*.csv")] == ["kernels_opt2_window_run1.csv"]
     assert len(list(machine.glob("kernels*.csv"))) == 3
+
+
+def test_a_trace_from_before_the_launches_begins_is_adopted_as_it_was(profiles: Path, machine: Path) -> None:
+    path = profiles / "opt1_window_run2_trace.csv.gz"
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    old = "\n".join(line.rpartition(",")[0] for line in lines) + "\n"
+    write_gzipped(old.encode(), path)
+    list(adopt(profiles, machine.parent))
+    written = machine / "launches_opt1_window_run2.csv"
+    assert written.read_text().partition("\n")[0] == "index,kernel,grid,block,duration_ns,phase,stream"
+    assert "start_ns" not in read_meta(written)["columns"]
+    assert read_table(written, schemas.TRACE)["start_ns"].isna().all()

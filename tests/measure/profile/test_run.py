@@ -580,10 +580,10 @@ def test_a_trace_lists_launches_in_order_with_the_phase_that_launched_them(tmp_p
     trace.write(rows, tmp_path / "b.csv.gz")
     assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
     assert list(read_table(tmp_path / "a.csv.gz", TRACE).itertuples(index=False, name=None)) == [
-        (0, "Memcpy HtoD (Pinned -> Device)", None, None, 5250, "load", 7),
-        (1, "second", "(64, 2, 1)", "(128, 1, 1)", 700_000, "forward", 7),
-        (2, "third", "(64, 2, 1)", "(128, 1, 1)", 1234, "forward", 20),
-        (3, SPELLED, "(64, 2, 1)", "(128, 1, 1)", 500, None, 7),
+        (0, "Memcpy HtoD (Pinned -> Device)", None, None, 5250, "load", 7, 0),
+        (1, "second", "(64, 2, 1)", "(128, 1, 1)", 700_000, "forward", 7, 108_000),
+        (2, "third", "(64, 2, 1)", "(128, 1, 1)", 1234, "forward", 20, 808_000),
+        (3, SPELLED, "(64, 2, 1)", "(128, 1, 1)", 500, None, 7, 888_000),
     ]
 
 

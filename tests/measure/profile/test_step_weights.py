@@ -22,7 +22,7 @@ def trace_of(launches: Sequence[tuple[str, float]]) -> pd.DataFrame:
     """Schema `TRACE`, of kernels by name and duration, ns."""
     table = pd.DataFrame(launches, columns=["kernel", "duration_ns"])
     table = table.assign(index=range(len(table)), grid="(64, 1, 1)", block="(128, 1, 1)", phase="forward", stream=7)
-    return table[list(schemas.TRACE.columns)]
+    return table.reindex(columns=list(schemas.TRACE.columns))
 
 
 def parsed(folder: Path, kernels: list[str], cycles: list[str], launches: Sequence[tuple[str, float]]) -> pd.DataFrame:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from html import unescape
 
+import nbformat
 import pandas as pd
+from helpers.repository import ROOT
 
 from study.claims.verdicts import STATUSES
 from study.figures import claims
@@ -32,6 +34,31 @@ def test_each_claim_is_a_square_that_leads_to_its_row_and_says_what_it_is() -> N
     assert said[3] == 'P001 "over" 5 < x: paper 100, here 2.4, differs'
     assert "2 differs" in html
     assert "0 proxy" in html
+
+
+def test_the_audits_picture_shows_exactly_the_numbers_that_its_sentence_counts() -> None:
+    cell = nbformat.read(ROOT / "notebooks" / "24_all_verdicts.ipynb", as_version=4).cells[0].source
+    (sentence,) = re.findall(r"\n\n(In the paper's own .+?)\n\n", cell, re.DOTALL)
+    counts = [int(number) for number in re.findall(r"-->(\d+)<!--", sentence)]
+    marks = re.findall(
+        r"<title>(P\d{3}) [^<]*?, (reproduced|differs)</title>", (ROOT / "figures" / "24_verdicts.svg").read_text()
+    )
+    assert len({identity for identity, _ in marks}) == counts[1]
+    assert len(marks) == 2 * counts[1], "once in each view"
+    assert [verdict for _, verdict in marks].count("reproduced") == counts[0] + counts[2]
+
+
+def test_a_counted_number_is_a_square_in_each_view() -> None:
+    both = {"figure": ["Fig 10", "Fig 8", "text", "Fig 8"], "window": "1", "step": "2"}
+    verdicts = {"window_status": ["differs", "reproduced", "differs", "differs"], "step_status": "differs"}
+    figure = claims.counted_figure(TABLE.assign(**both, **verdicts))
+    window, step = figure.axes
+    assert [text.get_text() for text in window.get_yticklabels()] == ["Fig 8", "Fig 10", "text"]
+    said = [str(mark.get_gid()) for mark in window.lines]
+    assert [words.split(": ", 1)[1].split()[0] for words in said] == ["P002", "P004", "P001", "P003"]
+    assert said[0].endswith("P002 SM cycles: paper 0.39, here 1, reproduced")
+    assert len(step.lines) == len(TABLE)
+    assert step.get_title(loc="left") == "over a whole step: 0 of 4 reproduced"
 
 
 def test_each_verdict_has_a_colour_that_is_no_settings() -> None:

@@ -1,4 +1,4 @@
-"""The record of the tests that need a GPU, as the summary has it."""
+"""The record of the tests that need a GPU, as the site's page has it."""
 
 from __future__ import annotations
 
@@ -52,19 +52,17 @@ def test_counts_by_file(root: Path) -> None:
 def test_the_account_names_failures_and_groups_what_was_skipped(root: Path) -> None:
     day = "2026-11-22, commit abc1234"
     versions = "PyTorch 2.11.0, CUDA 13.0, cuDNN 91900, driver 580.1, Triton 3.6.0, Python 3.12.3, 181 s"
-    assert gpu_tests.account(root).splitlines() == [
-        f"- **H100**: 48 passed, 1 failed, 3 skipped ({day}, NVIDIA H100 80GB HBM3, {versions})",
-        "    - failed: `tests/fast/kernels/test_norm.py::test_x[1]`",
-        "    - skipped 3: needs 2 GPUs, and here is 1",
-        f"- **2 × H100**: 40 passed, 0 failed, 0 skipped ({day}, NVIDIA H100 80GB HBM3, {versions})",
-        f"- **2 × H200**: 8 passed, 0 failed, 0 skipped ({day}, NVIDIA H200, {versions})",
+    assert gpu_tests.account(root) == [
+        "|H100|48|1|3|failed: `tests/fast/kernels/test_norm.py::test_x[1]`<br>skipped 3: needs 2 GPUs, and here is 1|"
+        f"{day}, NVIDIA H100 80GB HBM3, {versions}|",
+        f"|2 × H100|40|0|0|–|{day}, NVIDIA H100 80GB HBM3, {versions}|",
+        f"|2 × H200|8|0|0|–|{day}, NVIDIA H200, {versions}|",
     ]
 
 
-def test_without_a_record_it_says_so(tmp_path: Path) -> None:
+def test_without_a_record_there_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / "figures" / "records" / "H100").mkdir(parents=True)
-    assert gpu_tests.account(tmp_path) == gpu_tests.NONE
-    assert gpu_tests.NONE.startswith("No GPU test run is on record")
+    assert gpu_tests.account(tmp_path) == []
     assert list(gpu_tests.by_file(tmp_path).columns) == ["passed", "failed", "skipped"]
     assert gpu_tests.by_file(tmp_path).empty
 

@@ -160,8 +160,8 @@ def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
     monkeypatch.setattr(endurance, "logged_steps", lambda _folder: [(0.0, 5)])
     assert bench("--size", "16") == bench("--size", "16") == 0
     assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == [
-        "[1/1] 16x16x16 from phantom: step 5 after 1 s", f"{out}: 1 rows",
-        "[1/1] 16x16x16 from phantom: there already", f"{out}: 1 rows",
+        "[1/1] 16x16x16 from phantom: step 5 after 1 s", f"{out}: 1 row",
+        "[1/1] 16x16x16 from phantom: there already", f"{out}: 1 row",
     ]  # fmt: skip
     assert bench("--size", "8") == 0
     assert seen() == [("16x16x16", 1.0), ("8x8x8", 2.0)]

@@ -1,0 +1,1 @@
+"""`medddpm report`: profiles as one page that needs nothing else."""
