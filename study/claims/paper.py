@@ -1,11 +1,13 @@
-"""The paper's own numbers (ICPE '26, arXiv:2606.19365), its claims one by one."""
+"""The paper's own numbers (ICPE '26, arXiv:2606.19365): its claims one by one, and as tables to draw."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
@@ -42,6 +44,19 @@ class Claim:
     unit: str = ""
 
 
+@dataclass(frozen=True)
+class Stated:
+    """The paper's values of one metric, a row a card, as `low` and `high`, which are equal for a single number.
+
+    Args:
+        low, high: tables of one shape; NaN if the paper gives nothing. For "more than" a number high is infinite, for
+            "up to" a number low is. "About" a number is that number.
+    """
+
+    low: pd.DataFrame
+    high: pd.DataFrame
+
+
 def paper_claims(root: Path) -> pd.DataFrame:
     """Reads the paper's numbers, one row per claim (schema `PAPER`), P001 to P204."""
     return read_table(root / "figures" / "records" / "paper" / "paper_reported.csv", PAPER)
@@ -76,3 +91,45 @@ def as_range(text: str) -> tuple[float, float] | None:
     number = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
     match = re.fullmatch(rf"({number})(?:-({number}))?", text.strip())
     return (float(match[1]), float(match[2] or match[1])) if match else None
+
+
+def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collection[str] | None = None) -> Stated:
+    """Returns the paper's values of one metric in one figure.
+
+    Args:
+        paper: schema `PAPER`.
+        figure: as "Fig 10".
+        metric: as "Tensor Core utilization"; a ratio's ", relative to BASE" may be left out.
+        subjects: as ["average over kernels"]; any by default.
+
+    Returns:
+        one row per card of `PAPER_CARDS`, one column per setting of `PAPER_SETTINGS`.
+
+    Raises:
+        BadInput: a row of the table speaks of another card or setting.
+    """
+    table = pd.DataFrame(np.nan, index=pd.Index(PAPER_CARDS, name="gpu"), columns=list(PAPER_SETTINGS))
+    low, high = table, table.copy()
+    chosen = (paper["figure"] == figure) & paper["metric"].isin([metric, f"{metric}, relative to BASE"])
+    if subjects is not None:
+        chosen &= paper["subject"].isin(list(subjects))
+    for row in paper[chosen].itertuples():
+        cards = list(PAPER_CARDS) if row.gpu == "all" else str(row.gpu).split(";")
+        settings = list(PAPER_SETTINGS) if row.config == "all" else str(row.config).split(";")
+        if odd := {*cards, *settings} - {*PAPER_CARDS, *PAPER_SETTINGS}:
+            problem = f"claim {row.id} speaks of {', '.join(map(repr, sorted(odd)))}, no card or setting of the paper's"
+            raise BadInput("claims", problem, f"use {', '.join((*PAPER_CARDS, *PAPER_SETTINGS))}, or all")
+        low.loc[cards, settings], high.loc[cards, settings] = _bounds(str(row.value), str(row.qualifier))
+    if metric in _RATIOS or f"{metric}, relative to BASE" in set(paper.loc[chosen, "metric"]):
+        for bound in (low, high):
+            bound.loc[bound.notna().any(axis="columns"), "BASE"] = 1.0
+    return Stated(low, high)
+
+
+_RATIOS = ("all stall classes",)  # ratios to BASE that the paper's table does not call so
+_AT_LEAST, _AT_MOST = ("more than", "over", "exceeds"), ("up to", "up to about")
+
+
+def _bounds(text: str, qualifier: str) -> tuple[float, float]:
+    low, high = as_range(text) or (np.nan, np.nan)
+    return (-np.inf if qualifier in _AT_MOST else low), (np.inf if qualifier in _AT_LEAST else high)
