@@ -89,7 +89,8 @@ def complete_source(app: Sphinx, docname: str, source: list[str]) -> None:
 def complete_notebook(text: str, name: str) -> str:
     """Returns the notebook with a text for each picture, links to its figures and their data, and its code folded.
 
-    A cell tagged `show-input` stays open: a group-by or a plot that a reader may want to change.
+    A cell tagged `show-input` stays open: a group-by or a plot that a reader may want to change. One tagged `checks`,
+    which holds the text to its numbers, is left out.
     """
     notebook = json.loads(text)
     notebook["metadata"]["kernelspec"]["name"] = "python3"
@@ -97,6 +98,8 @@ def complete_notebook(text: str, name: str) -> str:
     cells: list[dict[str, Any]] = []
     for cell in notebook["cells"]:
         body = "".join(cell["source"])
+        if "checks" in cell["metadata"].get("tags", []):
+            continue
         if cell["cell_type"] == "markdown":
             cell["source"] = body = LINKED_CLAIM.sub(r"\1", body)
             found = re.findall(r"^#+ (.+)$", body, re.MULTILINE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,16 +123,6 @@ def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collec
     if metric in _RATIOS or f"{metric}, relative to BASE" in set(paper.loc[chosen, "metric"]):
         for bound in (low, high):
             bound.loc[bound.notna().any(axis="columns"), "BASE"] = 1.0
-    return Stated(low, high)
-
-
-def paper_rows(paper: pd.DataFrame, figure: str, setting: str, rows: Mapping[str, Collection[str]]) -> Stated:
-    """Returns the paper's values of one setting in one figure, a column for each of `rows`, which list metrics."""
-    low, high = pd.DataFrame(index=pd.Index(PAPER_CARDS, name="gpu")), pd.DataFrame(index=PAPER_CARDS)
-    for name, metrics in rows.items():
-        values = [paper_values(paper, figure, metric) for metric in metrics]
-        low[name] = pd.concat([one.low[setting] for one in values], axis="columns").bfill(axis="columns").iloc[:, 0]
-        high[name] = pd.concat([one.high[setting] for one in values], axis="columns").bfill(axis="columns").iloc[:, 0]
     return Stated(low, high)
 
 

@@ -117,12 +117,10 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
     )  # fmt: skip
     for point in points.to_dict("records"):
         x, y, setting = float(point["intensity"]), float(point["tflops"]), str(point["setting"])
-        axis.plot(
-            x, y, "o", color=colour_of(setting), markersize=5, markeredgecolor="white",
-            markeredgewidth=0.4, zorder=3,
-        )  # fmt: skip
-        axis.annotate(setting, (x, y), (5, -1), textcoords="offset points", va="top", fontsize=7, color="black")
-    axis.set_yscale("log")
+        axis.plot(x, y, "o", color="white", markersize=12, zorder=2)  # breaks a ceiling that is not the setting's own
+        axis.plot(x, y, "o", color=colour_of(setting), markersize=5, zorder=3)
+        axis.annotate(setting, (x, y), (6, -4), textcoords="offset points", va="top", fontsize=7, color="black")
+    axis.set(yscale="log", ylim=(float(points["tflops"].min()) / 1.6, None))  # room for a name beneath its dot
     _log(axis, low, high)
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter(NullFormatter())
@@ -228,20 +226,20 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
 
 
 def memory_figure(ladder: pd.DataFrame, card: str) -> Figure:
-    """Draws the peak memory of a training step, a bar a setting; dashed, a third of BASE's.
+    """Draws the peak memory of a training step, a bar a setting, the most first; dashed, a third of BASE's.
 
     Args:
         ladder: rows of `study.bench.tables.by_setting`.
         card: the card of the measurement.
     """
-    peaks = ladder["peak_gib"].dropna()
-    figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
+    peaks = ladder["peak_gib"].dropna().sort_values(ascending=False, kind="stable")
+    figure = new_figure(height=0.8 + 0.18 * len(peaks))
     axis = figure.subplots()
     bars = axis.barh(range(len(peaks)), peaks, 0.72, color=[colour_of(str(name)) for name in peaks.index])
     axis.bar_label(bars, [f"{peak:.1f}" for peak in peaks], padding=2, fontsize=7)
     if "BASE" in peaks.index:
         axis.axvline(float(peaks["BASE"]) / 3, color="black", linewidth=0.8, linestyle="--")
-    name_rows(axis, list(peaks.index))
+    name_rows(axis, [_label(str(name)) for name in peaks.index])
     axis.margins(x=0.1)
     axis.set_xlim(0, None)
     axis.set_xlabel("peak memory of a training step, GiB; dashed: a third of BASE's")
@@ -250,7 +248,7 @@ def memory_figure(ladder: pd.DataFrame, card: str) -> Figure:
 
 
 def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("BASE", "OPT1", "FAST")) -> Figure:
-    """Draws seconds per volume, a dot for each setting, sampler, number of steps and batch.
+    """Draws seconds per volume, a row for each sampler, number of steps and batch, in it a dot for each setting.
 
     Args:
         table: of `study.bench.tables.volumes`.
@@ -260,15 +258,17 @@ def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("B
     shown = table[table["setting"].isin(settings)]
     shown = shown.assign(sampler=pd.Categorical(shown["sampler"], list(SAMPLER_NAMES)))  # in their order: DDPM's first
     shown = shown.sort_values(["batch", "sampler"], kind="stable").reset_index(drop=True)
-    figure = new_figure(height=0.8 + 0.19 * len(shown), width=5.6)
+    rows = shown.drop_duplicates(["sampler", "steps", "batch"])
+    figure = new_figure(height=0.8 + 0.19 * len(rows), width=5.6)
     axis = figure.subplots()
-    names = []
-    for place, row in enumerate(shown.to_dict("records")):
-        seconds = float(row["seconds"])
+    names: list[str] = []
+    for row in shown.to_dict("records"):
+        at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
+        name = f"{SAMPLER_NAMES[row['sampler']]}, {row['steps']} steps{at_once}"
+        names += [name] * (name not in names)
+        seconds, place = float(row["seconds"]), names.index(name)
         _dot(axis, seconds, place, row["setting"])
         axis.annotate(exact(seconds), (seconds, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
-        at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
-        names.append(f"{SAMPLER_NAMES[row['sampler']]}, {row['steps']} steps{at_once}")
     name_rows(axis, names)
     _log(axis, float(shown["seconds"].min()) / 1.5, float(shown["seconds"].max()) * 3)
     axis.grid(axis="x", color="#EEEEEE")

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from study.bench.sentences import exact
-from study.figures.style import MACHINE_COLOURS, VERSION_COLOURS, new_figure
+from study.figures.style import MACHINE_COLOURS, VERSION_COLOURS, new_figure, say
 
 CEILING = "#777777"
 BY_LIBRARY = ("PyTorch", "cuDNN", "torch.compile")
 LEAST = 1e-4  # of the sum of all operators: what is less in every column is named, not drawn
 ASIDE = 0.3  # of a row: between two machines' dots
 GAP = 2  # pixels between images
-ONE_CLUSTER = 0.25  # decades: points no further apart than this share a column of numbers
-LETTER = 0.12  # inches: the height of a number, with what keeps it off the next
-A_NAME = 0.147  # inches: the height of a line of the legend
-SHORT = {"layer_norm": "norm", "conv2d": "conv"}  # operators in a legend
+SHORT = {"layer_norm": "norm", "conv2d": "conv"}  # operators in a picture
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7}
+NAMED = {  # the versions that a roofline names, eight in all: the report's, the best by hand, and the libraries'
+    "conv2d": ("direct", "tiled, 4 outputs, async", "cuDNN BF16, channels-last"),
+    "layer_norm": ("a warp a row", "PyTorch"),
+    "block": ("unfused", "fused", "Triton"),
+}
 
 
 def colour_of(version: str) -> str:
@@ -88,63 +93,43 @@ def versions_figure(tables: Mapping[str, pd.DataFrame], card: str) -> Figure:
 
 
 def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str) -> Figure:
-    """Versions under ncu against the machine's ceilings; numbers are beside the dots, and lines lead to them.
+    """Draws versions under ncu against the machine's ceilings; those of `NAMED` with their names, the others pale.
 
     Args:
         points: what `study.convnext.tables.roofline` returns, of the versions that are drawn.
         limits: "copy" in GB/s; "fp32", "tf32" and "bf16" in TFLOP/s.
         card: on which they were measured.
     """
-    height = max(3.8, A_NAME * len(points))
-    figure = new_figure(height)
-    axis, beside = figure.subplots(1, 2, width_ratios=[1.6, 1])
-    low, high = points["intensity"].min() / 3, max(points["intensity"].max() * 3, 1e3)
-    corners = {}
+    figure = new_figure(height=3.6)
+    axis = figure.subplots()
+    low, high = points["intensity"].min() / 3, max(points["intensity"].max() * 12, 4e3)  # room for names on the right
     for name in ("fp32", "tf32", "bf16"):
         ridge = 1e3 * limits[name] / limits["copy"]
-        axis.plot([low, ridge, max(high, ridge)], [low * limits["copy"] / 1e3, *[limits[name]] * 2], color=CEILING)
-        corners[f"{name.upper()} {limits[name]:.0f} TFLOP/s"] = (ridge, limits[name])
-    corners[f"copy {limits['copy'] / 1e3:.2f} TB/s"] = (8 * low, 8 * low * limits["copy"] / 1e3)
-    for said, corner in corners.items():  # left of where a ceiling begins, where no dot can be
-        axis.annotate(said, corner, (-4, 0), textcoords="offset points", ha="right", va="bottom", fontsize=7)
-    bottom, top = points["tflops"].min() / 2, limits["bf16"] * 2
-    axis.set(xscale="log", yscale="log", xlim=(low / 1.2, max(high, ridge) * 1.2), ylim=(bottom, top))
-    axis.set(xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s", title=card)
-    letter = LETTER * np.log10(top / bottom) / (height - 0.8)  # decades; the axis has the rest of the height
-    places = number_places(points["intensity"].to_numpy(float), points["tflops"].to_numpy(float), letter)
-    for number, (point, place) in enumerate(zip(points.to_dict("records"), places, strict=True), 1):
-        at, colour = (point["intensity"], point["tflops"]), colour_of(point["version"])
-        axis.plot(*zip(at, place, strict=True), color=CEILING, linewidth=0.5, zorder=1)
-        axis.plot(*at, "o", color=colour, markersize=4)
-        clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # where a ceiling is behind the number
-        axis.annotate(str(number), place, (2, 0), textcoords="offset points", va="center", fontsize=7, bbox=clear)
-        label = f"{number} {SHORT.get(point['operator'], point['operator'])}, {point['version']}"
-        beside.plot([], [], "o", color=colour, markersize=3, label=label)
-    beside.set_axis_off()
-    beside.legend(loc="center left", fontsize=7, labelspacing=0.35, handletextpad=0.2, borderaxespad=0)
+        axis.plot([low, ridge, high], [low * limits["copy"] / 1e3, *[limits[name]] * 2], color=CEILING, zorder=1)
+        said = f"{name.upper()} {limits[name]:.0f} TFLOP/s"  # left of where a ceiling begins, where no dot can be
+        axis.annotate(said, (ridge, limits[name]), (-4, 0), **BESIDE, ha="right", va="bottom")
+    corner = (8 * low, 8 * low * limits["copy"] / 1e3)
+    axis.annotate(f"copy {limits['copy'] / 1e3:.2f} TB/s", corner, (-4, 0), **BESIDE, ha="right", va="bottom")
+    for point in points.to_dict("records"):
+        at, version, rate = (point["intensity"], point["tflops"]), point["version"], point["tflops"]
+        name, chosen = (
+            f"{SHORT.get(point['operator'], point['operator'])}, {version}",
+            version in NAMED[point["operator"]],
+        )
+        (dot,) = axis.plot(
+            *at, "o", color=colour_of(version), markersize=5 if chosen else 3, alpha=1 if chosen else 0.4
+        )
+        say(dot, f"{name}: {rate:.3g} TFLOP/s at {point['intensity']:.3g} FLOPs per byte")
+        if chosen:
+            axis.annotate(name, at, (6, 0), **BESIDE, va="center")
+    axis.set(xscale="log", yscale="log", xlim=(low / 1.2, high), ylim=(points["tflops"].min() / 2, limits["bf16"] * 2))
+    axis.set(xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s")
+    axis.set_title(card, loc="left")
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter("{x:g}")
+    handles = [Line2D([], [], marker="o", linestyle="", color=c, label=name) for name, c in VERSION_COLOURS.items()]
+    axis.legend(handles=handles, loc="lower right")
     return figure
-
-
-def number_places(x: np.ndarray, y: np.ndarray, letter: float) -> list[tuple[float, float]]:
-    """Returns places for the numbers of points on two logarithmic axes: right of the points, none on another.
-
-    Args:
-        x, y: the points.
-        letter: the least distance of two numbers, in decades of y.
-    """
-    across, places = np.argsort(x), np.log10(y)
-    right = np.empty(len(x))
-    splits = np.flatnonzero(np.diff(np.log10(x[across])) > ONE_CLUSTER) + 1
-    for cluster in np.split(across, splits):
-        upward = cluster[np.argsort(places[cluster])]
-        right[cluster] = 1.3 * x[cluster].max()
-        for _ in range(500):
-            lacks = np.clip(letter - np.diff(places[upward]), 0, None)
-            if lacks.max(initial=0) < letter / 100:
-                break
-            places[upward[:-1]] -= lacks / 2
-            places[upward[1:]] += lacks / 2
-    return list(zip(right.tolist(), (10**places).tolist(), strict=True))
 
 
 def training_figure(training: pd.DataFrame, samples: pd.DataFrame) -> Figure:

@@ -226,57 +226,46 @@ def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: in
 
 
 def parity_figure(table: pd.DataFrame) -> Figure:
-    """Draws a line for each metric and setting: the interval of its difference from the reference; black, the margins.
+    """Draws an axis for each metric, in its unit: each setting's difference from the reference, with its interval.
 
-    Each row has the unit of its metric, and a scale on which all rows' margins lie at the two black lines: the margin
-    stands behind the metric's name, the interval to the right. Between the lines the two are equivalent. Grey: the
-    largest difference of two seeds of the reference. An interval beyond six margins ends in a triangle at the border.
+    Between the black lines, the margin's ends, the two are equivalent; the margin stands behind the metric's name, the
+    interval to the right. Grey: the largest difference of two seeds of the reference. An axis reaches as far as all
+    that it holds.
 
     Args:
         table: of `parity.tables.parity`.
     """
-    metrics = list(dict.fromkeys(table[METRIC].itertuples(index=False, name=None)))
     settings = list(dict.fromkeys(table["setting"]))
-    figure = new_figure(height=0.9 + 0.26 * len(metrics) * max(1, 0.75 * len(settings)))
-    axis = figure.subplots()
-    farthest = float(np.nanmax(np.abs(table[["low", "high"]].to_numpy() / table[["margin"]].to_numpy())))
-    limit = min(6, max(1.5, 1.1 * farthest))
-    cut = False
-    names, intervals = {}, {}
-    for row in table.to_dict("records"):
-        offset = 0.8 / len(settings) * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
-        name = (row["metric"], row["tissue"])
-        at, margin = metrics.index(name), float(row["margin"])
-        place = at + offset
-        if row["setting"] == settings[0]:
-            reach = float(row["between_seeds"]) / margin
-            axis.barh(at, 2 * reach, 0.7, -reach, color="#E5E5E5")
-        unit = UNITS.get(row["metric"], "")
-        names[at] = f"{TITLES[name]}{ARROWS.get(better(name[0]), '')}: ±{margin:.2g}{unit}"
-        low, middle, high = (float(row[end]) / margin for end in ("low", "difference", "high"))
-        intervals[place] = f"{_signed(row['low'])} to {_signed(row['high'])}{unit}"
-        colour = SETTING_COLOURS[row["setting"]]
-        axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
-        for value, inside in ((middle, "o"), (low, ""), (high, "")):
-            marker = inside if abs(value) <= limit else ">" if value > 0 else "<"
-            axis.plot(np.clip(value, -limit, limit), place, marker, color=colour, markersize=3, clip_on=False)
-        cut = cut or max(abs(low), abs(high)) > limit
-    for border in (-1, 1):
-        axis.axvline(border, color="black", linewidth=1.2)
-    axis.axvline(0, color="black", linewidth=0.4)
-    axis.set_xlim(-limit, limit)
-    axis.set_xticks([-1, 0, 1], ["−margin", "0", "+margin"])
-    axis.set_yticks(list(names), list(names.values()))
-    axis.set_ylim(len(metrics) - 0.45, -0.55)
-    axis.tick_params(axis="y", length=0)
-    beside = axis.secondary_yaxis("right")
-    beside.set_yticks(list(intervals), list(intervals.values()))
-    beside.spines["right"].set_visible(False)
-    beside.tick_params(axis="y", length=0, pad=6)
-    label = "difference from the reference, 90% interval; left its margin, right the interval, in the metric's unit\n"
+    parts = [rows.set_index("setting") for _, rows in table.groupby(METRIC, sort=False)]
+    figure = new_figure(height=0.75 + len(parts) * (0.25 + 0.17 * len(settings)))
+    axes = figure.subplots(len(parts), 1, squeeze=False)[:, 0]
+    for axis, rows in zip(axes, parts, strict=True):
+        first = rows.iloc[0]
+        margin, between = float(first["margin"]), float(first["between_seeds"])
+        unit, name = UNITS.get(first["metric"], ""), (first["metric"], first["tissue"])
+        axis.barh((len(rows) - 1) / 2, 2 * between, len(rows), -between, color="#E5E5E5")
+        for place, (setting, row) in enumerate(rows.iterrows()):
+            low, high, colour = float(row["low"]), float(row["high"]), SETTING_COLOURS[str(setting)]
+            axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
+            axis.plot(row["difference"], place, "o", color=colour, markersize=4)
+            said = f"{_signed(low)} to {_signed(high)}{unit}"
+            axis.annotate(said, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=7)
+        for border in (-margin, margin):
+            axis.axvline(border, color="black", linewidth=1.2)
+        axis.axvline(0, color="black", linewidth=0.4)
+        reach = 1.08 * float(np.nanmax([margin, between, *rows["low"].abs(), *rows["high"].abs()]))
+        axis.set(xlim=(-reach, reach), ylim=(len(rows) - 0.4, -0.6))
+        axis.set_yticks(
+            [(len(rows) - 1) / 2], [f"{TITLES[name]}{ARROWS.get(better(name[0]), '')}: ±{margin:.2g}{unit}"]
+        )
+        axis.xaxis.set_major_locator(MaxNLocator(5, symmetric=True))
+        axis.tick_params(axis="x", length=2, pad=1)
+        axis.tick_params(axis="y", length=0)
+        axis.spines["left"].set_visible(False)
+    label = "difference from the reference, 90% interval; black lines: the margin; all in the metric's unit\n"
     label += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
-    figure.supxlabel(label + "\ntriangle: goes on beyond the border" * cut, fontsize=axis.xaxis.label.get_fontsize())
-    handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
+    figure.supxlabel(label, fontsize=axes[0].xaxis.label.get_fontsize())
+    handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=4, label=name) for name in settings]
     handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure

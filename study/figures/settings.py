@@ -1,13 +1,11 @@
-"""Figure 5's priority scores, and the distance between runs, by setting."""
+"""The distance between runs, by setting (notebook 03)."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.figures.dots import VIEWS
+from medddpm.measure.schemas import VIEWS
 from study.figures.style import SETTING_COLOURS, new_figure
 
 NUMBER_NAMES = {
@@ -27,37 +25,6 @@ NUMBER_NAMES = {
     "warps_per_cycle": "active warps",
 }
 """A reader's names for the columns of `medddpm.measure.profile.summaries.summary`."""
-
-
-def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
-    """Draws summed priority scores by kind of kernel, one bar per setting; the paper's rank beside the kind's name.
-
-    Args:
-        scores: ms, index gpu, view, config, one column per kind, from `medddpm.measure.profile.summaries.priorities`.
-        ranks: the paper's, by kind.
-    """
-    machines = scores.groupby(level=["gpu", "view"], sort=False)
-    tables = {key: _largest_first(table.droplevel(["gpu", "view"])) for key, table in machines}
-    heights = [0.6 + (0.1 + 0.125 * max(len(table), 2)) * len(table.columns) for table in tables.values()]
-    figure = new_figure(height=0.3 + sum(heights), width=5.6)
-    axes = figure.subplots(len(tables), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    for axis, (key, table) in zip(axes, tables.items(), strict=True):
-        kinds = list(table.columns)
-        settings = [name for name in SETTING_COLOURS if name in table.index]
-        for place, name in enumerate(settings):
-            height = 0.84 / len(settings)
-            y = [row + (place - (len(settings) - 1) / 2) * height for row in range(len(kinds))]
-            bars = axis.barh(y, table.loc[name].fillna(0), height * 0.9, color=SETTING_COLOURS[name], label=name)
-            axis.bar_label(bars, [f"{v:.2f}" if v > 0 else "" for v in bars.datavalues], padding=2, fontsize=7)
-        named = [f"{kind}\n(paper: rank {ranks[kind]})" if kind in ranks else kind for kind in kinds]
-        axis.set_yticks(range(len(kinds)), named)
-        axis.tick_params(axis="y", length=0)
-        axis.invert_yaxis()
-        axis.margins(x=0.12)
-        axis.set_title(", ".join(map(str, key)), loc="left")
-        axis.set_xlabel("sum of duration × estimated speedup, ms")
-    _legend(figure)
-    return figure
 
 
 def spread_figure(spread: pd.DataFrame) -> Figure:
@@ -96,12 +63,6 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
     axes[0].set_xlim(0, None)
     _legend(figure)
     return figure
-
-
-def _largest_first(scores: pd.DataFrame) -> pd.DataFrame:
-    """Returns the kinds that reach 1% of a setting's largest."""
-    shares = scores.div(scores.max(axis="columns"), axis="index").max()
-    return scores[shares[shares > 0.01].sort_values(ascending=False, kind="stable").index]
 
 
 def _legend(figure: Figure) -> None:

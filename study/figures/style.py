@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backend_bases import GraphicsContextBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.path import Path as Line
+from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import IdentityTransform, Transform
 
 from medddpm.runtime.files import replacing
 from study.figures.legible import faults
 
-POINTS = 2.0**20  # of the grid, in a pixel
+GRID = 2.0**20  # of its points, in a pixel
 
 Array = npt.NDArray[np.floating]
 
@@ -87,6 +90,20 @@ BARS: dict[str, Any] = {
     "err_kws": {"color": "black", "linewidth": 1},
 }
 PAPER_MARKS: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 0.9, "s": 25, "zorder": 3}
+# Points side by side in a row, so that none hides another, with a line from the lowest run to the highest.
+POINTS: dict[str, Any] = {
+    "linestyle": "none",
+    "dodge": 0.66,
+    "markersize": 4.5,
+    "markeredgewidth": 0.9,
+    "errorbar": ("pi", 100),
+    "err_kws": {"linewidth": 1.2},
+    "legend": False,
+}
+ARROW = 14  # points: how far the arrow of a bound reaches
+ARROW_STYLE = {"arrowstyle": "<|-", "color": "black", "shrinkA": 0, "shrinkB": 3, "mutation_scale": 7}
+CARD_MARKERS = {"V100": "v", "A100": "s", "H100": "o"}  # the paper's
+VIEW_MARKERS = {"window": "o", "step": "D"}
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
@@ -158,6 +175,69 @@ def source_palette(sources: Sequence[str]) -> dict[str, str]:
     return {source: colour for source, colour in palette.items() if source in known}
 
 
+def source_marks(sources: Iterable[str]) -> dict[str, Any]:
+    """Returns seaborn's `hue_order`, `palette` and `markers`: black by card for the paper, by card and view for ours.
+
+    Args:
+        sources: as "paper, H100" or "H100, window"; the paper's come first, by the age of their cards.
+    """
+    known = list(sources)
+    paper = {f"paper, {card}": marker for card, marker in CARD_MARKERS.items() if f"paper, {card}" in known}
+    palette = source_palette([source for source in known if source not in paper])
+    ours = {source: VIEW_MARKERS[source.split(", ")[1]] for source in known if source in palette}
+    palette = dict.fromkeys(paper, "black") | {source: palette[source] for source in ours}
+    return {"hue_order": list(palette), "palette": palette, "markers": list((paper | ours).values())}
+
+
+def finish_points(
+    figure: Figure, marks: Mapping[str, Any], unit: str = "", at_least: Collection[tuple[str, str, float]] = ()
+) -> None:
+    """Finishes panels of `sns.pointplot`: hollow marks for the paper, lines between rows, a legend, words as of `say`.
+
+    Args:
+        figure: its panels share their rows, whose names stand at the first.
+        marks: of `source_marks`, with which all were drawn.
+        unit: follows each value in the words.
+        at_least: source, row and value of marks that are lower bounds, which get an arrow.
+    """
+    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    sources = marks["hue_order"]
+    for axis in figure.axes:
+        lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None)]
+        for source, line in zip(sources, lines, strict=True):
+            line.set_markerfacecolor("none" if source.startswith("paper") else line.get_color())
+            places = [(float(x), float(y)) for x, y in np.asarray(line.get_xydata()) if np.isfinite(x)]
+            bounds = [(x, y) for x, y in places if (source, rows[round(y)], x) in at_least]
+            for place in bounds:
+                axis.annotate("", place, (ARROW, 0), textcoords="offset points", arrowprops=ARROW_STYLE)
+            more = dict.fromkeys(bounds, "more than ")
+            values = [f"{rows[round(y)]} {more.get((x, y), '')}{x:.3g}{unit}" for x, y in places]
+            if values:  # an empty line has no place, and counts as one in the figure's corner if it is not clipped
+                line.set_clip_on(False)
+                say(line, f"{source}: {', '.join(values)}")
+        for border in range(1, len(rows)):
+            axis.axhline(border - 0.5, color="#DDDDDD", linewidth=0.6, zorder=0)
+        axis.grid(axis="x", linewidth=0.3)
+        axis.set_axisbelow(True)
+        axis.tick_params(axis="y", length=0)
+        axis.set_ylim(len(rows) - 0.5, -0.5)
+    keys = [
+        Line2D([], [], color=marks["palette"][source], marker=marker, linestyle="none", markersize=4.5, label=source)
+        for source, marker in zip(sources, marks["markers"], strict=True)
+    ]
+    for key in keys:
+        key.set_markerfacecolor("none" if str(key.get_label()).startswith("paper") else key.get_color())
+    figure.legend(handles=keys, loc="outside upper center", ncols=len(keys), handletextpad=0.1, columnspacing=1.2)
+
+
+def plain_logarithms(axis: Axis) -> None:
+    """Gives a logarithmic axis plain numbers at 1, 2 and 5 of each decade, or at the decades where there are many."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1,) if high / low > 30 else (1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def say(mark: Artist, words: str) -> None:
     """Makes a saved SVG show `words` when a reader points at the mark."""
     mark.set_gid(SAYS + words)
@@ -178,6 +258,13 @@ def say_bars(axis: Axes, sources: Iterable[str], rows: Sequence[str], more: Mapp
             words = f"{source}: {row} {bar.get_width():.3g}%"
             following = more.get((card, view, row))
             say(bar, f"{words}: {following}" if following else words)
+
+
+def say_stack(axis: Axes, title: str, rows: Sequence[str]) -> None:
+    """Makes each part of pandas' stacked bars show the title, its row, its column and its value, as `say` does."""
+    for bars in axis.containers:
+        for row, bar in zip(rows, bars, strict=True):
+            say(bar, f"{title}: {row}, {bars.get_label()} {bar.get_width():.2f}")
 
 
 def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
@@ -233,6 +320,6 @@ class SteadyCanvas(FigureCanvasAgg):
 
 class _SteadyRenderer(RendererAgg):
     def draw_path(self, gc: GraphicsContextBase, path: Line, transform: Transform, rgbFace: Any = None) -> None:
-        moved = Line(np.round(transform.transform(path.vertices) * POINTS) / POINTS, path.codes)
+        moved = Line(np.round(transform.transform(path.vertices) * GRID) / GRID, path.codes)
         moved.should_simplify = path.should_simplify
         super().draw_path(gc, moved, IdentityTransform(), rgbFace)  # type: ignore[no-untyped-call]

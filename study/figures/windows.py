@@ -15,7 +15,6 @@ from study.figures.style import PHASE_COLOURS, SETTING_COLOURS, new_figure, say
 
 FAINT = 1e-3  # opacity: what has no ink at all cannot be pointed at
 STRIDE = 5  # starts that share an invisible strip, which says the ratio where a reader points at it
-STARTS = {"cycles_active": "SM cycles", "instructions": "instructions"}
 
 
 def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> Figure:
@@ -50,55 +49,34 @@ def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> Figure:
     return figure
 
 
-def starts_figure(
-    ratios: pd.DataFrame,
-    measured: pd.DataFrame,
-    whole: Mapping[str, float],
-    stretches: pd.DataFrame,
-    paper: Mapping[str, tuple[float, float]],
-) -> Figure:
-    """OPT2's counters divided by BASE's, over the launch that the window begins with.
+def mark_starts(
+    axis: Axes, title: str, ratios: pd.Series[float], whole: float, stretches: pd.DataFrame, paper: tuple[float, float]
+) -> None:
+    """Names what a panel of ratios over the window's start holds: phases, the paper's range, a step, a window's ratio.
 
     Args:
-        ratios: index start, one column per counter of `STARTS`: what every window would show.
-        measured: the same columns for the windows that were really profiled; index start.
-        whole: the whole step's ratio by counter.
+        axis: holds the curve and marks, on which a reader who points at a start is told its ratio.
+        title: of the counter.
+        ratios: the curve's, by start.
+        whole: the whole step's.
         stretches: BASE's phases, from `medddpm.measure.profile.windows.phases`.
-        paper: the paper's lowest and highest ratio by counter.
+        paper: its lowest and highest ratio.
     """
-    figure = new_figure(height=0.3 + 2.0 * len(STARTS))
-    axes = figure.subplots(len(STARTS), 1, squeeze=False, sharex=True)[:, 0]
-    last = int(ratios.index.max())
-    for axis, (counter, title) in zip(axes, STARTS.items(), strict=True):
-        low, high = paper[counter]
-        band = axis.axhspan(low, high, facecolor="white", edgecolor="black", hatch="//////", linewidth=0.8, zorder=1)
-        (line,) = axis.plot(ratios.index, ratios[counter], color=SETTING_COLOURS["OPT2"], linewidth=1.4, zorder=2)
-        (dots,) = axis.plot(measured.index, measured[counter], "o", color="black", markersize=4)
-        step = axis.axhline(whole[counter], color="black", linewidth=1.2, linestyle="--")
-        for start, ratio in zip(ratios.index[::STRIDE], ratios[counter].iloc[::STRIDE], strict=True):
-            place = {"transform": axis.get_xaxis_transform(), "alpha": FAINT, "zorder": 4}
-            strip = axis.add_patch(Rectangle((start - STRIDE / 2, 0), STRIDE, 1, **place))
-            say(strip, f"window from launch {start}: {title} {ratio:.3g} times BASE's")
-        _shade(axis, stretches, last)
-        axis.set(yscale="log", title=f"{title}, OPT2 divided by BASE", xlim=(-5, last + 5))
-        axis.set_ylim(top=4 * axis.get_ylim()[1])  # room for the names of the phases
-        axis.yaxis.set_major_formatter("{x:g}")
-        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        for said, level in ((f"paper: {span}", high * 1.2), (f"a whole step: {whole[counter]:.2f}", whole[counter])):
-            axis.annotate(
-                said, (0.62, level), (0, 2), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="center", va="bottom", fontsize=7,
-            )  # fmt: skip
-        if PAPERS_START in measured.index:
-            line_to_it = {"arrowstyle": "-", "linewidth": 0.6}
-            axis.annotate(
-                "the paper's window", (PAPERS_START, measured.loc[PAPERS_START, counter]), (4, -26),
-                textcoords="offset points", ha="left", va="top", fontsize=7, arrowprops=line_to_it,
-            )  # fmt: skip
-    axes[-1].set_xlabel("first launch of the window of 100, counted from the run's first; phases are BASE's")
-    labels = ["any window, from its launches", "windows profiled", "a whole step", "paper"]
-    figure.legend([line, dots, step, band], labels, loc="outside upper center", ncols=4)
-    return figure
+    last, (low, high) = int(ratios.index.max()), paper
+    for start, ratio in zip(ratios.index[::STRIDE], ratios.iloc[::STRIDE], strict=True):
+        place, across = (start - STRIDE / 2, 0.0), axis.get_xaxis_transform()
+        strip = axis.add_patch(Rectangle(place, STRIDE, 1, transform=across, alpha=FAINT, zorder=4))
+        say(strip, f"window from launch {start}: {title} {ratio:.3g} times BASE's")
+    _shade(axis, stretches, last)
+    axis.set(yscale="log", title=f"{title}, OPT2 divided by BASE", xlim=(-5, last + 5))
+    axis.set_ylim(top=4 * axis.get_ylim()[1])  # room for the names of the phases
+    axis.yaxis.set_major_formatter("{x:g}")
+    span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    for said, level in ((f"paper: {span}", high * 1.2), (f"a whole step: {whole:.2f}", whole)):
+        axis.annotate(
+            said, (0.62, level), (0, 2), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="center", va="bottom", fontsize=7,
+        )  # fmt: skip
 
 
 def _shade(axis: Axes, stretches: pd.DataFrame, end: int, named: bool = True) -> None:

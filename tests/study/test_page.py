@@ -168,7 +168,7 @@ def new_card(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("number", "parameters"),
-    [("02", {}), ("08", {}), ("11", {"gpu": "L40S"}), ("15", {"gpu": "L40S"})],
+    [("02", {}), ("08", {}), *((number, {"gpu": "L40S"}) for number in ("11", "12", "13", "14", "15"))],
 )
 @pytest.mark.long
 def test_a_card_with_windows_alone_is_drawn(new_card: Path, number: str, parameters: dict[str, object]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated, paper_claims, paper_rows, paper_values
+from study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated, paper_claims, paper_values
 from study.records.schemas import PAPER
 
 NOTHING = np.nan
@@ -95,15 +95,6 @@ def test_shares_are_of_the_subjects_that_are_asked_for(paper: pd.DataFrame) -> N
     every = paper_values(paper, "Fig 8", share, ["normalization + pointwise + layout"])
     check(every, H100=[NOTHING, (55, np.inf), NOTHING, NOTHING])
     check(paper_values(paper, "Fig 8", share, ["conv/GEMM", "GEMM"]), A100=[NOTHING, 43, NOTHING, 42])
-
-
-def test_rows_are_one_settings_values_by_class(paper: pd.DataFrame) -> None:
-    """P072, P075, P076, P078 and P079, under two metrics."""
-    names = {"fp": ["FP share of instructions", "FP share of IPC stack"], "uniform": ["UD share of IPC stack"]}
-    stated = paper_rows(paper, "Fig 4", "BASE", names)
-    assert list(stated.low.columns) == ["fp", "uniform"]
-    np.testing.assert_array_equal(stated.low.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, 50]])
-    np.testing.assert_array_equal(stated.high.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, np.inf]])
 
 
 # made up

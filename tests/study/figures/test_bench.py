@@ -467,7 +467,7 @@ def test_others_memory_and_volumes_show_their_numbers() -> None:
     assert axis.lines[-1].get_xdata()[0] == pytest.approx(20 / 3), "a third of BASE's"
     axis = bench.volumes_figure(tables.volumes(table), "H200").axes[0]
     assert [t.get_text() for t in axis.get_yticklabels()] == [
-        "DDPM, 250 steps", "DDPM, 250 steps", "DDIM, 10 steps", "DDPM, 250 steps, 4 at once",
+        "DDPM, 250 steps", "DDIM, 10 steps", "DDPM, 250 steps, 4 at once",
     ]  # fmt: skip
 
 

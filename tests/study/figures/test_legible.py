@@ -9,12 +9,25 @@ import nbformat
 import pandas as pd
 import pytest
 import seaborn as sns
+from helpers.figures import legend
 from helpers.repository import ROOT
 from matplotlib.figure import Figure
 from PIL import Image
 
 from study.figures.legible import faults
-from study.figures.style import BARS, PRINT_WIDTH, new_figure, save_figure, say, say_bars
+from study.figures.style import (
+    BARS,
+    POINTS,
+    PRINT_WIDTH,
+    finish_points,
+    new_figure,
+    plain_logarithms,
+    save_figure,
+    say,
+    say_bars,
+    say_stack,
+    source_marks,
+)
 
 
 def labelled(*places: tuple[float, float, str], fontsize: float = 7, width: float = 7) -> Figure:
@@ -100,3 +113,48 @@ def test_every_picture_of_a_chapter_has_a_sentence(path: Path) -> None:
     pictures = [o for o in outputs if "image/png" in o.get("data", {})]
     assert pictures
     assert [o for o in pictures if not o.metadata.get("image/png", {}).get("alt", "").endswith(".")] == []
+
+
+def test_points_of_the_paper_are_hollow_and_every_source_says_its_values() -> None:
+    """Side by side in their rows, so that equal values of two sources are both seen; an arrow marks a lower bound."""
+    rows = [("H100, window", "BASE", 20.0), ("H100, window", "BASE", 24.0), ("paper, H100", "BASE", 22.0)]
+    rows += [("paper, A100", "BASE", 22.0), ("paper, A100", "OPT1", 55.0), ("H100, step", "OPT1", 9.0)]
+    table = pd.DataFrame(rows, columns=["source", "config", "share"])
+    marks = source_marks(table["source"].unique())
+    assert marks["hue_order"] == ["paper, A100", "paper, H100", "H100, window", "H100, step"]
+    figure = new_figure(height=2)
+    axis = figure.subplots()
+    sns.pointplot(table, x="share", y="config", order=["BASE", "OPT1"], hue="source", ax=axis, **marks, **POINTS)
+    finish_points(figure, marks, "%", at_least={("paper, A100", "OPT1", 55.0)})
+    lines = [line for line in axis.lines if line.get_marker() not in ("None", "")]
+    assert [line.get_gid() for line in lines] == [
+        "says: paper, A100: BASE 22%, OPT1 more than 55%", "says: paper, H100: BASE 22%",
+        "says: H100, window: BASE 22%", "says: H100, step: OPT1 9%",
+    ]  # fmt: skip
+    assert [line.get_markerfacecolor() == "none" for line in lines] == [True, True, False, False]
+    places = [line.get_xydata()[0] for line in lines[:3]]
+    assert [x for x, _ in places] == [22, 22, 22]
+    assert len({round(y, 3) for _, y in places}) == 3, "none hides another"
+    (arrow,) = axis.texts
+    assert (arrow.xy[0], arrow.xyann[0] > 0) == (55, True)
+    assert legend(figure) == marks["hue_order"]
+
+
+def test_parts_of_a_stack_say_their_values() -> None:
+    figure = new_figure(height=2)
+    axis = figure.subplots()
+    pd.DataFrame({"integer": [1.0, 0.5], "other": [2.0, 0.25]}, index=["a", "b"]).plot.barh(stacked=True, ax=axis)
+    say_stack(axis, "H100 step", ["a", "b"])
+    said = [bar.get_gid() for bar in axis.patches]
+    assert said[0] == "says: H100 step: a, integer 1.00"
+    assert said[-1] == "says: H100 step: b, other 0.25"
+
+
+@pytest.mark.parametrize(("high", "shown"), [(1.0, ["0.2", "0.5", "1"]), (100.0, ["1", "10", "100"])])
+def test_a_logarithmic_axis_has_plain_numbers(high: float, shown: list[str]) -> None:
+    figure = new_figure(height=2)
+    axis = figure.subplots()
+    axis.set(xscale="log", xlim=(0.15, high * 1.1))
+    plain_logarithms(axis.xaxis)
+    figure.draw_without_rendering()
+    assert set(shown) <= {label.get_text() for label in axis.get_xticklabels()}

@@ -12,47 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from medddpm.measure.profile.families import FAMILIES, OTHER
-from medddpm.measure.profile.instructions import CLASSES
 from medddpm.measure.profile.windows import WINDOW
-from study.figures.mixes import by_kind, folded, kind_of, largest, stack_figure
-from study.figures.settings import priority_figure, spread_figure
-from study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
-from study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
+from study.figures.mixes import kind_of, largest
+from study.figures.settings import spread_figure
+from study.figures.style import KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS, new_figure
+from study.figures.windows import STRIDE, mark_starts, phases_figure
 
 compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
 
-# priorities and the spread
-
-
-def scores() -> pd.DataFrame:
-    rows = {
-        ("H200", "window", "OPT1"): [2.0, np.nan, 6.0, 0.01],
-        ("H200", "window", "BASE"): [8.0, 1.0, 4.0, np.nan],
-        ("H200", "step", "BASE"): [80.0, 10.0, 40.0, 0.7],
-    }
-    index = pd.MultiIndex.from_tuples(rows, names=["gpu", "view", "config"])
-    return pd.DataFrame(rows.values(), index=index, columns=["convolution", "reduction", "normalization", "update"])
-
-
-def test_priorities_are_bars_by_kind_with_the_papers_ranks() -> None:
-    figure = priority_figure(scores(), {"normalization": 1, "convolution": 2})
-    window, step = figure.axes
-    kinds = ["convolution\n(paper: rank 2)", "normalization\n(paper: rank 1)", "reduction"]
-    assert [label.get_text() for label in window.get_yticklabels()] == kinds, "update is too small to be seen"
-    assert [(to_hex(bar.get_facecolor()), bar.get_width()) for bar in window.patches] == [
-        *((SETTING_COLOURS["BASE"].lower(), width) for width in (8, 4, 1)),
-        *((SETTING_COLOURS["OPT1"].lower(), width) for width in (2, 6, 0)),
-    ]
-    assert [bar.get_width() for bar in step.patches] == [80, 40, 10]
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["H200, window", "H200, step"]
-    assert window.yaxis_inverted()
-    assert legend(figure) == ["BASE", "OPT1"]
-
-
-@compares_picture
-def test_priorities_look_as_stored() -> Figure:
-    return readable(priority_figure(scores(), {"normalization": 1, "convolution": 2, "pointwise": 3}))
+# the spread
 
 
 def distances() -> pd.DataFrame:
@@ -105,25 +74,6 @@ def test_every_family_has_a_kind_with_a_colour() -> None:
     assert kind_of("copy") == "layout"
 
 
-def test_families_add_up_to_kinds_in_the_legends_order() -> None:
-    families = {
-        "copy": 0.1, "xmma_wgrad": 0.3, "sm90_xmma_fprop_implicit": 0.2, "cat": 0.15, "elementwise_kernel": 0.05,
-        "sm80_xmma_fprop_implicit": 0.2,
-    }  # fmt: skip
-    shares = pd.DataFrame([families, dict.fromkeys(families, 1 / 6)], index=["a", "b"])
-    kinds = by_kind(shares)
-    assert list(kinds.columns) == ["convolution, forward", "convolution, weight gradient", "pointwise", "layout"]
-    np.testing.assert_allclose(kinds.loc["a"], [0.4, 0.3, 0.05, 0.25])
-    np.testing.assert_allclose(kinds.sum(axis="columns"), 1)
-
-
-def stacks() -> dict[tuple[str, str], pd.DataFrame]:
-    amounts = 1.5 / 2 ** np.arange(9.0)
-    rows = pd.DataFrame([amounts, amounts[::-1] / 2], index=["sm80_xmma_fprop_implicit", "elementwise_kernel"])
-    rows.columns = list(CLASSES)
-    return {("H200", "window"): folded(rows), ("H200", "step"): folded(rows.iloc[:1])}
-
-
 def test_a_rows_largest_kernels_are_named_by_their_share_of_its_time() -> None:
     names = ["void at::native::norm<4>(int)", "void at::native::norm<2>(float)", "sgemm", "copy"]
     kernels = pd.DataFrame({"gpu": "H100", "view": "step", "kernel": names})
@@ -134,32 +84,6 @@ def test_a_rows_largest_kernels_are_named_by_their_share_of_its_time() -> None:
     }
     kernels["duration_ns"] = [1000, 1000, 1, 1]
     assert largest(kernels, ["a", "a", "a", "a"])["H100", "step", "a"] == "100% norm", "a thousandth is not named"
-
-
-def test_classes_without_a_colour_are_added_up() -> None:
-    (rows, _) = stacks().values()
-    assert list(rows.columns) == list(CLASS_COLOURS)
-    np.testing.assert_allclose(rows.sum(axis="columns"), [1.5 * (2 - 2.0**-8), 0.75 * (2 - 2.0**-8)])
-    assert rows.loc["sm80_xmma_fprop_implicit", "Floating Point"] == 1.5
-
-
-def test_stacks_lie_end_to_end_and_say_their_sum() -> None:
-    window, step = stack_figure(stacks()).axes
-    rows = stacks()["H200", "window"]
-    for place, total in enumerate(rows.sum(axis="columns")):
-        bars = [bar for bar in window.patches if abs(bar.get_y() + bar.get_height() / 2 - place) < 1e-9]
-        ends = [bar.get_x() + bar.get_width() for bar in bars]
-        np.testing.assert_allclose([bar.get_x() for bar in bars], [0, *ends[:-1]])
-        assert [to_hex(bar.get_facecolor()) for bar in bars] == [colour.lower() for colour in CLASS_COLOURS.values()]
-        assert ends[-1] == pytest.approx(total)
-        assert texts(window)[place] == f"{total:.2f}"
-    assert (window.get_title(loc="left"), step.get_title(loc="left")) == ("H200, window", "H200, step")
-    assert texts(step) == texts(window)[:1]
-
-
-@compares_picture
-def test_ipc_stacks_look_as_stored() -> Figure:
-    return readable(stack_figure(stacks()))
 
 
 # windows
@@ -213,42 +137,29 @@ def test_phases_look_as_stored() -> Figure:
 
 
 def moved() -> Figure:
+    """A curve of 700 starts, and its marks."""
     start = np.arange(700)
-    ratios = pd.DataFrame({"cycles_active": 10 ** np.cos(start / 100), "instructions": 10 ** np.sin(start / 100)})
-    ratios.index.name = "start"
-    whole = {"cycles_active": 1.1, "instructions": 1.3}
+    ratios = pd.Series(10 ** np.cos(start / 100))
     stretches = pd.DataFrame(
         {"phase": ["forward", "backward", "update"], "begin": [0, 300, 720], "end": [300, 720, 800]}
     )
-    papers = {"cycles_active": (0.01, 0.02), "instructions": (0.01, 0.01)}
-    return starts_figure(ratios, ratios.loc[[10, 300]], whole, stretches, papers)
+    figure = new_figure(height=2.3)
+    axis = figure.subplots()
+    axis.plot(ratios, color=SETTING_COLOURS["OPT2"])
+    mark_starts(axis, "SM cycles", ratios, 1.1, stretches, (0.01, 0.02))
+    return figure
 
 
-def test_ratios_are_drawn_by_the_windows_start() -> None:
-    figure = moved()
-    for axis, counter, whole, said in zip(
-        figure.axes, STARTS, (1.1, 1.3), ("paper: 0.01 to 0.02", "paper: 0.01"), strict=True
-    ):
-        line, dots, step = axis.get_lines()
-        turn = np.cos if counter == "cycles_active" else np.sin
-        np.testing.assert_allclose(line.get_ydata(), 10 ** turn(np.arange(700) / 100))
-        assert (dots.get_xdata().tolist(), dots.get_marker()) == ([10, 300], "o")
-        np.testing.assert_allclose(dots.get_ydata(), 10 ** turn(np.array([0.1, 3.0])))
-        assert set(step.get_ydata()) == {whole}
-        assert said in texts(axis)
-        assert f"a whole step: {whole:.2f}" in texts(axis)
-        assert axis.get_title().startswith(STARTS[counter])
-        low, high = (0.01, 0.02) if counter == "cycles_active" else (0.01, 0.01)
-        band = axis.patches[0]
-        said = [str(patch.get_gid()) for patch in axis.patches if patch.get_gid()]
-        assert len(said) == 700 / STRIDE
-        assert said[0] == f"says: window from launch 0: {STARTS[counter]} {line.get_ydata()[0]:.3g} times BASE's"
-        assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((low, high))
-        assert spans(axis)[1:] == [
-            (PHASE_COLOURS["forward"].lower(), 0, 300), (PHASE_COLOURS["backward"].lower(), 300, 699),
-        ]  # fmt: skip
-        assert line.get_color() == SETTING_COLOURS["OPT2"]
-    assert len(legend(figure)) == 4
+def test_phases_the_papers_range_and_a_step_are_named_and_each_start_says_its_ratio() -> None:
+    (axis,) = moved().axes
+    assert {"paper: 0.01 to 0.02", "a whole step: 1.10", "forward", "backward"} <= set(texts(axis))
+    said = [str(patch.get_gid()) for patch in axis.patches if patch.get_gid()]
+    assert len(said) == 700 / STRIDE
+    assert said[0] == "says: window from launch 0: SM cycles 10 times BASE's"
+    assert spans(axis) == [
+        (PHASE_COLOURS["forward"].lower(), 0, 300), (PHASE_COLOURS["backward"].lower(), 300, 699),
+    ]  # fmt: skip
+    assert (axis.get_yscale(), axis.get_title()) == ("log", "SM cycles, OPT2 divided by BASE")
 
 
 @compares_picture

@@ -1,4 +1,4 @@
-"""Figure 2: published sizes, a step of every model as a toy, IPC from counters and trace, the run of ncu, the drawing.
+"""Figure 2: published sizes, a step of every model as a toy, IPC from counters and trace, the run of ncu.
 
 A stand-in plays ncu and the traces; every model's network is the real one, without memory or small.
 """
@@ -14,14 +14,10 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from helpers import forks
-from helpers.figures import readable
 from helpers.repository import ROOT
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
 from medddpm.measure import programs
@@ -30,8 +26,6 @@ from medddpm.measure.profile import ncu, trace
 from medddpm.measure.profile.ncu import CountersClosed
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table, write_meta
-from study.figures import generative
-from study.figures.style import PRECISION_COLOURS
 from study.generative import one_model, results, run, tables
 from study.generative import worker as generative_worker
 from study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
@@ -428,66 +422,6 @@ def test_a_distinct_launch_is_profiled_once_with_two_counters() -> None:
     )
     assert generative_worker.parser().parse_args(command[command.index("--model") :]).model == "sd3"
     assert generative_worker.record is trace.record
-
-
-# the figure
-
-
-def made_up() -> pd.DataFrame:
-    """Numbers of no machine, a place for each model."""
-    rows = []
-    for place, model in enumerate(MODELS.values()):
-        for precision, shift in (("fp32", 0.0), ("bf16", -0.3)):
-            ipc = 1.0 + 0.12 * place + shift
-            rows.append(
-                {
-                    "model": model.name, "title": model.title, "kind": model.kind, "precision": precision,
-                    "parameters": 1, "resolution": model.resolution, "ipc_geometric": ipc, "ipc_total": ipc + 0.1,
-                    "step_ms": 1.0, "launches": 1, "matched": 1.0, "training_gpu_hours": model.cost.gpu_hours,
-                    "training_hardware": model.cost.hardware, "source": "s", "configuration": "c",
-                }
-            )  # fmt: skip
-    return pd.DataFrame(rows).astype({"training_gpu_hours": "float64"})
-
-
-@pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
-def test_figure_2_looks_as_stored() -> Figure:
-    return readable(generative.generative_models(made_up()))
-
-
-def test_every_model_is_a_point_at_its_cost_or_in_a_row_of_its_own() -> None:
-    table = made_up()
-    above, below = generative.generative_models(table).axes
-    points = {
-        (axis is above, float(line.get_ydata()[0]), float(line.get_xdata()[0])): (
-            to_hex(line.get_markerfacecolor()),
-            line.get_marker(),
-        )
-        for axis in (above, below)
-        for line in axis.get_lines()
-        if line.get_marker() != "None"
-    }
-    rows = [name for name, model in MODELS.items() if model.cost.gpu_hours is None]
-    expected = {
-        (True, row.training_gpu_hours, row.ipc_geometric)
-        if np.isfinite(row.training_gpu_hours)
-        else (False, float(rows.index(row.model)), row.ipc_geometric): (
-            PRECISION_COLOURS[row.precision].lower(),
-            generative.KIND_MARKERS[row.kind],
-        )
-        for row in table.itertuples()
-    }
-    assert points == expected
-    assert above.get_yscale() == "log"
-    assert [text.get_text() for text in below.get_yticklabels()] == [MODELS[name].title for name in rows]
-    assert "HA-GAN (3-D) (V100 hours)" in [text.get_text() for text in above.texts]
-
-
-def test_the_figure_takes_one_precision_and_the_other_ipc() -> None:
-    table = made_up().query("precision == 'fp32'")
-    above, _ = generative.generative_models(table, "ipc_total").axes
-    drawn = {float(line.get_xdata()[0]) for line in above.get_lines() if line.get_marker() != "None"}
-    assert drawn == set(table.loc[table["training_gpu_hours"].notna(), "ipc_total"])
 
 
 # the records
