@@ -163,7 +163,8 @@ def refuse_unread(arguments: argparse.Namespace, *rules: tuple[str, bool, str]) 
         rules: for each option its name, whether it is read, and the rest of "only …" for the message.
     """
     for name, read, where in rules:
-        if getattr(arguments, name) not in (None, False) and not read:
+        value = getattr(arguments, name)
+        if value is not None and value is not False and not read:  # 0 is a value
             arguments.wrong(f"argument {option(name)}: only {where}")
 
 

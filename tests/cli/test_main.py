@@ -332,6 +332,8 @@ UNREAD = {
                            "--setting: only where --held-out measures"),
     "window of a step": (["profile", "--out", "p", "--dry-run", "--view", "step", "--window-start", "10"],
                          "--window-start: only with --view window"),
+    "no warm-up of the published network": (["profile", "--out", "p", "--dry-run", "--warmup", "0"],
+                                            "--warmup: only with FILE or a command after --"),
     "layout of a step": (["profile", "--out", "p", "--dry-run", "--view", "step", "--convert-on", "gpu"],
                          "--convert-on: only with --view window"),
 }  # fmt: skip
