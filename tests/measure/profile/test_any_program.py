@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -281,8 +282,10 @@ def test_a_dry_run_prints_what_would_be_typed(tmp_path: Path, train: Path, calls
     assert main(["profile", *words]) == 0
     first, typed, second, under_ncu = capsys.readouterr().out.splitlines()
     assert (first, second) == ("mkdir -p 'an out/own_step_run1_trace'", "mkdir -p 'an out/own_step_run1_raw'")
-    assert f" MEDDDPM_PROFILE_KIND=trace MEDDDPM_PROFILE_WARMUP=0 {sys.executable} 'a folder/train.py' said" in typed
-    assert " -o 'an out/own_step_run1_raw' env PYTHONPATH=" in under_ncu
+    program = f"{shlex.quote(sys.executable)} 'a folder/train.py' said"
+    assert f" MEDDDPM_PROFILE_KIND=trace MEDDDPM_PROFILE_WARMUP=0 {program}" in typed
+    assert " -o 'an out/own_step_run1_raw' env " in under_ncu
+    assert "PYTHONPATH=" in under_ncu
     assert not Path("an out").exists()
 
 
