@@ -36,7 +36,7 @@ LONGEST = (
     "test_numbers.py", "test_kernels.py", "tests/test_unet.py", "test_monai_blocks.py", "generative/test_run.py",
     "fuzz/test_readers.py", "figures/test_quality.py", "fast/test_unet.py", "quality/test_quality.py",
     "19_training_throughput.ipynb", "16_fast_path.ipynb", "23_brains.ipynb", "test_parts.py", "test_released.py",
-    "18_cuda_convnext.ipynb", "test_gpu_tests.py", "test_site.py",
+    "18_cuda_convnext.ipynb", "test_gpu_tests.py", "test_site.py", "22_your_own_network.ipynb",
 )  # fmt: skip
 
 
