@@ -25,7 +25,14 @@ from medddpm.data.mask_lists import Request, find_requests
 from medddpm.data.masks import one_hot
 from medddpm.data.nifti import is_written, note_of, read_image, split_name
 from medddpm.data.synthetic import Synthetic
-from medddpm.data.volumes import channel_files, checked_size, condition, mask_case, write_sample_volumes
+from medddpm.data.volumes import (
+    channel_files,
+    checked_size,
+    labels_on_grid,
+    mask_case,
+    prepared_labels,
+    write_sample_volumes,
+)
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.fast.reports import bars, log, report
@@ -196,8 +203,8 @@ class _Conditions:
         if self._subjects:
             labels, like, affine = read_brain_mask(request.mask, self._subjects, images)
             return one_hot(labels, self._layout), like, affine
-        like = mask_case(request.mask, self._layout).read_labels(self._layout)
-        return condition(request.mask, self._layout, self._size, images), like, None
+        like, labels = prepared_labels(mask_case(request.mask, self._layout), self._layout, images)
+        return one_hot(labels_on_grid(labels, like, self._size, self._layout), self._layout), like, None
 
 
 def _digests(

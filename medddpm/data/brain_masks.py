@@ -89,16 +89,14 @@ def read_brain_mask(
 
 def _read(path: Path, images: Sequence[str | os.PathLike[str]] | None) -> tuple[nib.Nifti1Image, npt.NDArray[np.uint8]]:
     """Returns a mask as its file has it, and its labels, 1 brain and 2 tumour, (H, W, D)."""
-    case, layout = next(cases_of(path), (Case(path.name, (), path), None))
-    if layout is None:
-        layout = BRATS if images or _is_brats(path) else HEAD
-    like, labels = prepared_labels(case, layout, images)
+    case, layout = next(cases_of(path), (Case(path.name, (), path), BRATS if images else None))
+    if layout is not None:
+        like, labels = prepared_labels(case, layout, images)
+    else:  # a mask by itself is told by its labels: whole heads' are the first two of BraTS's
+        like = read_mask(path, BRATS.labels)
+        layout = BRATS if int(np.asarray(like.dataobj).max()) > max(HEAD.labels) else HEAD
+        labels = case.prepared(like, layout, [])
     return like, OF_BRATS[labels] if layout == BRATS else labels
-
-
-def _is_brats(path: Path) -> bool:
-    """Returns whether a mask holds a label that BraTS masks have and whole heads' lack."""
-    return int(np.asarray(read_mask(path, BRATS.labels).dataobj).max()) > max(HEAD.labels)
 
 
 def _affine(path: str | os.PathLike[str], image: nib.Nifti1Image, subjects: Synthetic) -> Affine | None:

@@ -151,7 +151,7 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
     def _prepare(self, case: Case) -> Prepared:
         mask = case.read_labels(self.layout)
         images = [image for path in case.files() for image in _on_grid_of(case, mask, path)]
-        labels = _labels_on_grid(case.prepared(mask, self.layout, images), mask, self.size, self.layout)
+        labels = labels_on_grid(case.prepared(mask, self.layout, images), mask, self.size, self.layout)
         channels = [to_grid(image, self.size, nearest=False, axes=self.layout.axes) for image in images]
         return to_tensor([scaled(channel, self.scaling) for channel in channels]), labels
 
@@ -172,7 +172,7 @@ def condition(
     """
     case = mask_case(mask_path, layout)
     mask, labels = prepared_labels(case, layout, image)
-    return one_hot(_labels_on_grid(labels, mask, checked_size(size), layout), layout)
+    return one_hot(labels_on_grid(labels, mask, checked_size(size), layout), layout)
 
 
 def prepared_labels(
@@ -337,8 +337,9 @@ def checked_size(size: Sequence[int]) -> Size:
     return height, width, depth
 
 
-def _labels_on_grid(
+def labels_on_grid(
     labels: npt.NDArray[np.uint8], mask: nib.Nifti1Image, size: Size, layout: Layout
 ) -> npt.NDArray[np.uint8]:
+    """Brings a mask's labels (H, W, D) onto the model's grid."""
     image = nib.Nifti1Image(labels, mask.affine)
     return to_grid(image, size, nearest=True, axes=layout.axes).astype(np.uint8)

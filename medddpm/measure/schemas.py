@@ -53,6 +53,8 @@ class Schema:
 COUNT, TIME_NS, RATIO, PLACE = (0.0, 1e18), (0.0, 1e15), (0.0, 1000.0), (0.0, 2.0**53)
 """Ranges of profiled values: sums over a launch; times, which a trace may round to 0; percentages and rates per cycle,
 of which ncu measures some above 100 (records have an L2 hit rate of 290%); numbers of launches and streams."""
+PHASES = ("load", "forward", "backward", "update")
+"""The parts of a step, as the marks of a profiled program name them."""
 VIEWS = ("window", "step")
 """The profiled parts of a setting: a stretch of launches, and a whole step."""
 TRACE = Schema(

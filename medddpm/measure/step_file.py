@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from medddpm.errors import BadInput, first_line
 from medddpm.fast.graphs import cuda_graphs, nested
 from medddpm.fast.graphs.graphed_pass import leaves
+from medddpm.measure.store import digest
 
 BUILD = "build"
 RETURN = "end it with: return model, loss_fn, batch"
@@ -50,7 +51,7 @@ class StepFile:
 
     def identity(self) -> dict[str, str]:
         """Returns what tells the rows of this step from another's: the file's name and content, and the function."""
-        return {"file": self.path.name, "sha256": _sum(self.path), "function": self.function}
+        return {"file": self.path.name, "sha256": digest(self.path), "function": self.function}
 
     def imports(self) -> dict[str, str]:
         """Returns the SHA-256 of each module in the file's folder that this process has imported, by its path there."""
@@ -59,7 +60,7 @@ class StepFile:
         paths = {Path(name) for name in names if name}
         theirs = (path for path in sorted(paths) if path.is_relative_to(folder) and path != file)
         return {
-            path.relative_to(folder).as_posix(): _sum(path)
+            path.relative_to(folder).as_posix(): digest(path)
             for path in theirs
             if path.suffix == ".py" and "site-packages" not in path.parts
         }
@@ -67,11 +68,7 @@ class StepFile:
     def changed(self, imports: Iterable[tuple[str, str]]) -> list[str]:
         """Returns the modules among pairs of earlier `imports` that have another content now, or are gone."""
         folder = self.path.resolve().parent
-        return [name for name, sum_ in imports if not (folder / name).is_file() or _sum(folder / name) != sum_]
-
-
-def _sum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+        return [name for name, sum_ in imports if not (folder / name).is_file() or digest(folder / name) != sum_]
 
 
 def step_file(text: str) -> StepFile:

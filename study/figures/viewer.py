@@ -21,9 +21,9 @@ import numpy.typing as npt
 from matplotlib.colors import ListedColormap, to_rgb
 from scipy import ndimage
 
-from medddpm.data.slices import where_most
 from medddpm.errors import printable
 from study.figures.style import SETTING_COLOURS
+from study.parity.slices import where_most
 
 Array = npt.NDArray[np.floating]
 

@@ -11,13 +11,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from medddpm.data.slices import three_slices, where_most
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.quality import metrics
 from medddpm.quality.intervals import bootstrap, mean_of
 from medddpm.switches import SETTINGS
 from study.parity.plans import BRATS, SamplerSteps, TrainingRun
+from study.parity.slices import three_slices, where_most
 from study.parity.subjects import channels_of, tissues_of
 from study.parity.training import QUICK, Slices, draw, held_out_losses
 

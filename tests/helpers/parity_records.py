@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from medddpm.data.phantom import phantom_subject
-from medddpm.data.slices import three_slices, where_most
 from medddpm.switches import SETTINGS
 from study.parity import results
 from study.parity.evaluate import PLANES
@@ -26,6 +25,7 @@ from study.parity.plans import (
     samplers,
     short,
 )
+from study.parity.slices import three_slices, where_most
 from study.records import schemas
 
 # What the reference's runs have on average, and how far a run lies from that.

@@ -6,7 +6,6 @@ step it is ended. It is told nothing, and no file of it is edited.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -28,6 +27,8 @@ from medddpm.measure.profile import counters, ncu
 from medddpm.measure.profile.hooked_run import answer, run_program
 from medddpm.measure.profile.observer import Order
 from medddpm.measure.profile.records import UNFINISHED, is_finished
+from medddpm.measure.profile.run import REMEDY
+from medddpm.measure.store import digest
 from medddpm.measure.tables import check_table, meta_path, read_meta, write_meta
 from medddpm.runtime.files import write_gzipped
 from medddpm.runtime.locks import locked
@@ -35,7 +36,6 @@ from medddpm.runtime.signals import ended_by_sigterm
 
 LABEL, VIEW = "own", "step"  # in the names of the tables
 INJECTED = Path(__file__).parent / "inject"
-REMEDY = "see `medddpm profile --dry-run` for the command, and try it by hand"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def any_program(words: Sequence[str], **options: Any) -> AnyProgram:
     if not shutil.which(words[0]):
         raise BadInput(words[0], "there is no such program", "give the whole command after --, as: -- python train.py")
     files = [Path(word) for word in words if word.endswith(".py") and os.path.isfile(word)]
-    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    sums = {path.name: digest(path) for path in files}
     return AnyProgram(tuple(words), identity=sums, **options)
 
 

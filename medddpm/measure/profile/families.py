@@ -10,6 +10,8 @@ import functools
 import re
 from dataclasses import dataclass
 
+import pandas as pd
+
 OTHER = "other"
 GROUPS = ("convolution", "matmul", "normalization", "pointwise", "layout", "reduction", "resampling", "update", OTHER)
 
@@ -131,6 +133,11 @@ def family_of(kernel: str) -> Family:
         if pattern.search(kernel):
             return family
     return Family(OTHER, OTHER, "")
+
+
+def families_of(kernels: pd.Series[str]) -> pd.Series[str]:
+    """Returns the name of each kernel's family; each name is looked up once."""
+    return kernels.map({name: family_of(name).name for name in kernels.unique()})
 
 
 def family_named(name: str) -> Family:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.profile.families import family_of
+from medddpm.measure.profile.families import families_of
 from medddpm.measure.profile.parse import parse
 from medddpm.measure.profile.records import UNFINISHED
 from medddpm.measure.profile.step_weights import COUNTERS, grouped
@@ -190,17 +190,13 @@ def _kernels(file: _File, files: list[_File], step: _File) -> pd.DataFrame:
         beside = {f.kind: f.path for f in files if (f.part, f.run) == (file.part, file.run)}
         trace = beside.get("trace", step.path) if view == "step" else None
         table = parse(file.path, file.label.upper(), view, details=beside.get("details"), trace=trace).table
-    return table.assign(family=_families(table["kernel"]))
-
-
-def _families(kernels: pd.Series[str]) -> pd.Series[str]:
-    return kernels.map({name: family_of(name).name for name in kernels.unique()})
+    return table.assign(family=families_of(table["kernel"]))
 
 
 def _uncounted(launches: pd.DataFrame, name: str) -> pd.DataFrame:
     table = grouped(launches[list(TRACE.columns)])
     empty = dict.fromkeys([*COUNTERS, "est_speedup_pct", "priority"], math.nan)
-    table = table.assign(config=name, view="step", family=_families(table["kernel"]), **empty)
+    table = table.assign(config=name, view="step", family=families_of(table["kernel"]), **empty)
     return table[list(KERNELS.columns)]
 
 

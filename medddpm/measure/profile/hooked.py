@@ -25,7 +25,7 @@ from torch.utils.data import dataloader
 
 import medddpm.measure
 from medddpm.measure.profile.observer import Observer, Order
-from medddpm.measure.profile.trace import nvtx_range
+from medddpm.measure.profile.trace import new_profiler, nvtx_range
 
 FOLDER, KIND, WARMUP, TO_THE_END, NVTX = (
     f"MEDDDPM_PROFILE_{name}" for name in ("FOLDER", "KIND", "WARMUP", "TO_THE_END", "NVTX")
@@ -97,11 +97,7 @@ class Recorder:
                 torch.cuda.profiler.start()
         elif stage == "starting":
             _wait()
-            activities = [torch.profiler.ProfilerActivity.CPU]
-            if torch.cuda.is_available():
-                activities.append(torch.profiler.ProfilerActivity.CUDA)
-            schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
-            profiler = torch.profiler.profile(activities=activities, schedule=schedule)
+            profiler = new_profiler(gpu=torch.cuda.is_available())
             profiler.start()
             self._profiler = profiler
         elif stage == "traced" and self._profiler is not None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from medddpm.errors import BadInput
 from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS
-from medddpm.measure.profile.families import OTHER, family_of
+from medddpm.measure.profile.families import OTHER, families_of
 from medddpm.measure.profile.instructions import CLASSES, class_column, class_counts
 from medddpm.measure.profile.kernel_names import dimensions, same_name
 from medddpm.measure.profile.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
@@ -99,7 +99,7 @@ def parse(
     if trace is not None:
         table, matched = weighed(table, raw, Path(trace), notes)
     table["config"], table["view"] = setting, view
-    table["family"] = table["kernel"].map({name: family_of(name).name for name in table["kernel"].unique()})
+    table["family"] = families_of(table["kernel"])
     table["priority"] = (table["count"] * table["duration_ns"] * table["est_speedup_pct"] / 100).round(3)
     time = (table["count"] * table["duration_ns"]).groupby(table["family"]).sum()
     other = float(time.get(OTHER, 0.0) / max(time.sum(), 1e-300))

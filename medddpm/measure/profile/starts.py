@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from medddpm.errors import BadArgument, BadInput
 from medddpm.measure.profile import windows
-from medddpm.measure.profile.families import family_of
+from medddpm.measure.profile.families import families_of
 from medddpm.measure.profile.folder import Profile
 from medddpm.measure.schemas import Column, Schema
 
@@ -86,10 +86,9 @@ def _counted(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     time = cost["duration_ns"].where(cost["duration_ns"] > 0)
     rates = {name: cost[name] / time for name in RATES}
     rates["l2_hit_pct"] = rates["l2_hit_pct"].clip(upper=100.0)  # as `summaries` counts it
-    named = {kernel: family_of(kernel).name for kernel in launches["kernel"].unique()}
     kernel = launches["kernel"].reset_index(drop=True)
     phase = cost["phase"].replace("convert", UNMARKED)
-    return cost.assign(**rates, kernel=kernel, family=kernel.map(named), phase=phase)
+    return cost.assign(**rates, kernel=kernel, family=families_of(kernel), phase=phase)
 
 
 def check(start: int, count: int, order: Ordered) -> None:

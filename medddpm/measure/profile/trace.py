@@ -17,15 +17,12 @@ from typing import Any
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.measure.schemas import TRACE
+from medddpm.measure.schemas import PHASES, TRACE
 from medddpm.runtime.files import write_gzipped
 from medddpm.runtime.processes import wait
 
 Launch = tuple[int, str, str, str, int, str, int, int]
 """A row of the schema `TRACE`: index, kernel, grid, block, duration in ns, phase, stream, begin in ns."""
-
-PHASES = ("load", "forward", "backward", "update")
-"""The parts of a step, as the marks of a profiled program name them."""
 
 _MANGLED = re.compile(r"\b_Z\w+")
 # Kineto's names for what the GPU does, and for the host's side of it.
@@ -45,11 +42,7 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
     Raises:
         BadInput: CUPTI saw no launch on a GPU.
     """
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
-    with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
+    with new_profiler(gpu=device.type == "cuda") as profiler:
         before()
         wait(device)
         profiler.step()
@@ -62,6 +55,18 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
     if not rows and device.type == "cuda":
         raise BadInput("trace", "CUPTI saw no kernel launch", "end other profilers of this GPU and try again")
     write(rows, path)
+
+
+def new_profiler(gpu: bool) -> torch.profiler.profile:
+    """Returns a profiler that warms up, as CUPTI loses launches meanwhile, until its `step`, and records from then on.
+
+    Args:
+        gpu: whether it records what the GPU does, beside the host.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if gpu:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities, schedule=torch.profiler.schedule(wait=0, warmup=1, active=1))
 
 
 def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:

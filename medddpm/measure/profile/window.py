@@ -14,6 +14,7 @@ from medddpm.errors import BadInput, printable
 from medddpm.measure.profile import starts, windows
 from medddpm.measure.profile.folder import Profile
 from medddpm.measure.profile.starts import TITLES, Ordered
+from medddpm.measure.schemas import PHASES
 from medddpm.measure.tables import check_table, write_table
 from medddpm.runtime.files import check_output, replacing
 
@@ -21,7 +22,6 @@ SUFFIXES = (".csv", ".csv.gz", ".png", ".svg")
 MOST, LONGEST_NAME = 8, 40  # phases or families of most time that are listed; characters of a phase's name
 SHOWN = ("duration_ns", "instructions", "tensor_pct", "dram_pct")  # panels of the picture
 FLOOR, CEILING = 1e-3, 1e6  # least and largest ratio that the picture shows
-PHASES = ("load", "forward", "backward", "update")  # as `trace.PHASES`, whose module imports PyTorch
 POINTS = 600  # parts of a curve whose least and most are drawn
 LINE, BAND = "#D55E00", "#009E73"  # Okabe & Ito's vermilion and green, legible on white and on black
 

@@ -12,7 +12,6 @@ import torch
 from helpers.figures import readable
 from matplotlib.figure import Figure
 
-from medddpm.data.slices import three_slices, where_most
 from medddpm.data.volumes import VolumeFolder
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
@@ -22,6 +21,7 @@ from study.figures.architecture import architecture, describe
 from study.figures.slices import slice_rows
 from study.figures.style import SETTING_COLOURS, new_figure, save_figure
 from study.figures.training import loss_curves, loss_differences, step_times
+from study.parity.slices import three_slices, where_most
 
 compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
