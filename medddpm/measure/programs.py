@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import signal
 import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from medddpm.runtime.signals import ended_by_sigterm
@@ -24,17 +28,39 @@ def find(name: str) -> str | None:
 def run(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end; `stdout` of the result holds the output of both streams.
 
-    A program that takes longer than `seconds` is killed, and returns `TIMED_OUT`; it is killed as well if this process
-    is told to end. It inherits this process's locks: if this process is killed, no other measures beside the program.
+    A program that takes longer than `seconds` is killed with all that it started, and returns `TIMED_OUT`; so it is if
+    this process is told to end. It inherits this process's locks: if this process is killed, no other measures beside
+    the program.
     """
+    marked = mark()
     try:
         with ended_by_sigterm():
             return subprocess.run(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                errors="replace", timeout=seconds, close_fds=False,
+                errors="replace", timeout=seconds, close_fds=False, env={**os.environ, **marked},
             )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, TIMED_OUT, f"it took more than {seconds:g} s")
+    finally:
+        kill_marked(marked)
+
+
+def mark() -> dict[str, str]:
+    """Returns a variable for a program's environment, by which `kill_marked` finds all that the program starts."""
+    return {f"MEDDDPM_RUN_{uuid.uuid4().hex}": "1"}
+
+
+def kill_marked(marked: Mapping[str, str]) -> None:
+    """Kills every process with the variable of `mark` that still runs.
+
+    A killed ncu leaves the program that it profiles behind, in another session, with its memory on the GPU. Processes
+    are looked for in Linux's /proc; elsewhere none are found.
+    """
+    (name,) = marked
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # another user's, or gone
+            if name.encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def start(

@@ -67,6 +67,27 @@ def test_a_program_that_takes_too_long_is_killed() -> None:
     assert programs.problem(done) == "it took more than 0.2 s"
 
 
+LEAVES = """
+import subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+child = subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL)
+open(sys.argv[1], "w").write(str(child.pid))
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "60"], ids=["ended", "killed"])
+def test_no_process_of_a_program_outlives_its_run(tmp_path: Path, seconds: str) -> None:
+    """As ncu leaves the program that it profiles, in a session of its own."""
+    programs.run([sys.executable, "-c", LEAVES, str(tmp_path / "pid"), seconds], 3)
+    state = Path("/proc", (tmp_path / "pid").read_text(), "status")
+    for _ in range(50):  # a killed process ends soon, not at once
+        if not state.exists() or "zombie" in state.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{state.parent} still runs")
+
+
 MEASURES = """
 import os, sys
 from pathlib import Path

@@ -31,10 +31,12 @@ def run_program(command: Sequence[str], order: Order) -> subprocess.CompletedPro
         order: what is wanted of it, among that whether it may go on for as long as it likes.
     """
     folder, to_the_end = order.folder, order.to_the_end
+    marked = programs.mark()
     with tempfile.TemporaryFile() as printed:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
-        )
+            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, **marked},
+        )  # fmt: skip
         late: float | None = None
         told = False
         try:
@@ -52,6 +54,7 @@ def run_program(command: Sequence[str], order: Order) -> subprocess.CompletedPro
             if process.poll() is None or not to_the_end:
                 with contextlib.suppress(ProcessLookupError):  # with what it started
                     os.killpg(process.pid, signal.SIGKILL if process.returncode is None else signal.SIGTERM)
+                programs.kill_marked(marked)
             process.wait()
         printed.seek(0)
         said = printed.read().decode(errors="replace")

@@ -262,5 +262,5 @@ def test_ncu_and_nvidias_module_read_one_report_alike(tmp_path: Path, monkeypatc
         out = tmp_path / f"{len(tables)}.csv"
         assert main(["parse", str(tmp_path / "r.ncu-rep"), "--out", str(out)]) == 0
         tables.append(read_table(out, schemas.KERNELS))
-    pd.testing.assert_frame_equal(*tables, rtol=1e-3)
+    pd.testing.assert_frame_equal(*tables, rtol=1e-3, atol=0.006)  # ncu prints two decimals
     assert tables[0]["est_speedup_pct"].notna().all()
