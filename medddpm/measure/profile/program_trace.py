@@ -103,6 +103,6 @@ def described(
     if trace.gpus > 1:
         lines.append(f"note: the step has launches on {trace.gpus} GPUs, which run beside each other")
     if trace.differing:
-        share = f"{trace.differing} launches (kernel, grid and block) of {len(step)}"
-        lines.append(f"note: the step varies: it differs from the step before in {share}; the trace is one of them")
+        counts = f"{len(step)} launches after {len(trace.steps[-2])} in the step before"
+        lines.append(f"note: the step varies: {counts}, {trace.differing} of them different (kernel, grid or block)")
     return known, lines
