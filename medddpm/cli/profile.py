@@ -191,7 +191,7 @@ def _program_apart(command: Parser, words: Sequence[str]) -> list[str]:
 
 
 def profile(arguments: argparse.Namespace) -> int:
-    """Profiles; see `medddpm.measure.profile.run` and `medddpm.measure.profile.any_program`."""
+    """Profiles; see `medddpm.measure.profile.run` and `medddpm.measure.profile.program.any_program`."""
     if arguments.program is not None and not arguments.program:
         arguments.wrong("a command is missing after --, as: -- python train.py")
     if arguments.program is not None and arguments.file is not None:
@@ -208,7 +208,7 @@ def profile(arguments: argparse.Namespace) -> int:
 
 
 def _profile_any(arguments: argparse.Namespace) -> int:
-    from medddpm.measure.profile import any_program
+    from medddpm.measure.profile.program import any_program
 
     options = {
         "warmup": 3 if arguments.warmup is None else arguments.warmup,

@@ -35,9 +35,9 @@ def add_report(commands: Commands[Parser]) -> None:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Makes a page; see `medddpm.measure.profile.page.report`."""
-    from medddpm.measure.profile.folder import read_profile
-    from medddpm.measure.profile.page.report import check_report, write_report
+    """Makes a page; see `medddpm.measure.report.page.report`."""
+    from medddpm.measure.report.folder import read_profile
+    from medddpm.measure.report.page.report import check_report, write_report
 
     check_report(arguments.out)
     chosen = [(folder, name) for folder in arguments.dir for name in arguments.setting or [None]]

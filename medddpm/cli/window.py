@@ -51,10 +51,10 @@ def add_baseline(command: Parser) -> None:
 
 
 def window(arguments: argparse.Namespace) -> int:
-    """Describes a window; see `medddpm.measure.profile.window`."""
-    from medddpm.measure.profile import starts
-    from medddpm.measure.profile import window as told
-    from medddpm.measure.profile.folder import read_profile
+    """Describes a window; see `medddpm.measure.report.window`."""
+    from medddpm.measure.report import starts
+    from medddpm.measure.report import window as told
+    from medddpm.measure.report.folder import read_profile
 
     if arguments.out:
         told.check(arguments.out)

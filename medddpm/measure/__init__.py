@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 observer: Callable[[], contextlib.AbstractContextManager[None]] | None = None
-"""Makes the mark of a step; `medddpm.measure.profile.hooked` sets it in a program that is profiled."""
+"""Makes the mark of a step; `medddpm.measure.profile.program.hooked` sets it in a program that is profiled."""
 
 
 def step() -> contextlib.AbstractContextManager[None]:

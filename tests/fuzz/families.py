@@ -29,13 +29,13 @@ from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
 from medddpm.diffusion import GaussianDiffusion
-from medddpm.measure.profile import starts, window
-from medddpm.measure.profile.folder import read_profile
-from medddpm.measure.profile.observer import STEP, TRACED
-from medddpm.measure.profile.page.report import write_report
 from medddpm.measure.profile.parse import parse
-from medddpm.measure.profile.program_trace import described, read_program_trace
+from medddpm.measure.profile.program.observer import STEP, TRACED
+from medddpm.measure.profile.program.program_trace import described, read_program_trace
 from medddpm.measure.profile.trace import write as write_trace
+from medddpm.measure.report import starts, window
+from medddpm.measure.report.folder import read_profile
+from medddpm.measure.report.page.report import write_report
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table
 from medddpm.switches import SETTINGS

@@ -13,8 +13,8 @@ from helpers.profiles import ADD, CONV, SUM, Launch, kernels_of, write_profile
 from helpers.repository import ROOT
 
 from medddpm.cli.main import main
-from medddpm.measure.profile.folder import read_profile
-from medddpm.measure.profile.page.report import write_report
+from medddpm.measure.report.folder import read_profile
+from medddpm.measure.report.page.report import write_report
 from medddpm.measure.schemas import KERNELS
 from medddpm.measure.tables import write_table
 

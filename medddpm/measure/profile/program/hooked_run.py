@@ -15,7 +15,7 @@ from typing import Any
 
 from medddpm.errors import BadInput
 from medddpm.measure import programs
-from medddpm.measure.profile.observer import Order
+from medddpm.measure.profile.program.observer import Order
 
 POLL, ENDING = 0.2, 60.0  # s: between two looks at a program; that it has to end after its last step
 

@@ -20,10 +20,11 @@ from helpers.ncu_pages import Raw
 from medddpm.cli.main import main
 from medddpm.errors import BadInput
 from medddpm.measure import programs
-from medddpm.measure.profile import any_program, hooked_run, ncu, program_trace, trace
-from medddpm.measure.profile.any_program import AnyProgram, ProgramRun
-from medddpm.measure.profile.observer import STEP, Order
+from medddpm.measure.profile import ncu, trace
 from medddpm.measure.profile.parse import parse
+from medddpm.measure.profile.program import any_program, hooked_run, program_trace
+from medddpm.measure.profile.program.any_program import AnyProgram, ProgramRun
+from medddpm.measure.profile.program.observer import STEP, Order
 from medddpm.measure.profile.records import is_finished
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import meta_path, read_meta, read_table
@@ -368,7 +369,7 @@ def test_what_is_not_straightforward_is_said(tmp_path: Path) -> None:
     _, known, lines = told(events([("a", 0)], [("a", 0), ("b", 1)]), tmp_path, processes=2)
     assert (known["varies"], known["differing"], known["gpus"], known["processes"]) == (True, 1, 2, 2)
     text = "\n".join(lines)
-    assert "differs from the step before in 1 launches (kernel, grid and block) of 2" in text
+    assert "the step varies: 2 launches after 1 in the step before, 1 of them different" in text
     assert "2 processes make steps" in text
     assert "launches on 2 GPUs" in text
 

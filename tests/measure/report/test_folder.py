@@ -14,7 +14,7 @@ from helpers.profiles import Launch, kernels_of, trace_of, write_profile
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.measure.profile.folder import Program, labels_of, read_profile
+from medddpm.measure.report.folder import Program, labels_of, read_profile
 from medddpm.measure.schemas import KERNELS, TRACE
 from medddpm.measure.tables import write_meta, write_table
 from medddpm.runtime.files import write_gzipped

@@ -13,10 +13,11 @@ import pandas as pd
 
 from medddpm import __version__
 from medddpm.errors import printable
-from medddpm.measure.profile import bounds, starts, summaries, window
+from medddpm.measure.profile import summaries
 from medddpm.measure.profile.families import OTHER
-from medddpm.measure.profile.folder import Profile
-from medddpm.measure.profile.page import charts
+from medddpm.measure.report import bounds, starts, window
+from medddpm.measure.report.folder import Profile
+from medddpm.measure.report.page import charts
 from medddpm.runtime.files import check_output, replacing
 
 GENERATOR = "medddpm report"
@@ -76,7 +77,7 @@ def _template() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("medddpm.measure.profile.page", "."), autoescape=True, trim_blocks=True,
+        loader=jinja2.PackageLoader("medddpm.measure.report.page", "."), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {"percent": _percent, "number": _number}

@@ -10,8 +10,9 @@ from helpers.profiles import ADD, SUM, Launch, write_profile
 from helpers.repository import ROOT
 
 from medddpm.errors import BadArgument, BadInput
-from medddpm.measure.profile import starts, summaries
-from medddpm.measure.profile.folder import read_profile
+from medddpm.measure.profile import summaries
+from medddpm.measure.report import starts
+from medddpm.measure.report.folder import read_profile
 
 RECORDS = ROOT / "figures" / "records" / "H100"
 # 4 convolutions of 100 µs and 4 additions of 20 µs forward, 2 sums of 260 µs backward: 1000 µs

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from medddpm.errors import BadArgument, BadInput
 from medddpm.measure.profile import windows
 from medddpm.measure.profile.families import families_of
-from medddpm.measure.profile.folder import Profile
+from medddpm.measure.report.folder import Profile
 from medddpm.measure.schemas import Column, Schema
 
 RULE = "Never compare two programs by the same number of launches: a window holds launches, not a share of the work."

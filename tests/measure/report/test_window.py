@@ -13,7 +13,7 @@ from helpers.repository import ROOT
 from matplotlib import image
 
 from medddpm.cli.main import main
-from medddpm.measure.profile import starts
+from medddpm.measure.report import starts
 from medddpm.measure.tables import read_meta, read_table
 
 RECORDS = ROOT / "figures" / "records" / "H100"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from medddpm.measure.profile import observer
-from medddpm.measure.profile.observer import STEP, TIMED, TRACED, Observer, Order
+from medddpm.measure.profile.program import observer
+from medddpm.measure.profile.program.observer import STEP, TIMED, TRACED, Observer, Order
 
 
 class Notes:

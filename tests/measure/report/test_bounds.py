@@ -11,9 +11,9 @@ from helpers.pages import page_text
 from helpers.profiles import SUM, Launch, write_profile
 from helpers.repository import ROOT
 
-from medddpm.measure.profile import bounds
-from medddpm.measure.profile.bounds import HOST, LATENCY, LOADER, MEMORY, RULES, TALK, TENSOR, UNITS, UNKNOWN
-from medddpm.measure.profile.folder import read_profile
+from medddpm.measure.report import bounds
+from medddpm.measure.report.bounds import HOST, LATENCY, LOADER, MEMORY, RULES, TALK, TENSOR, UNITS, UNKNOWN
+from medddpm.measure.report.folder import read_profile
 
 LONG = Launch(us=1000.0)
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

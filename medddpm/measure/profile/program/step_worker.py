@@ -1,6 +1,6 @@
 """The program that `medddpm profile my_step.py` runs: a reader's step under a tool, again and again.
 
-Its steps are marked as any program's may be; the hooks of `medddpm.measure.profile.hooked` end it.
+Its steps are marked as any program's may be; the hooks of `medddpm.measure.profile.program.hooked` end it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the program's arguments."""
-    top = argparse.ArgumentParser(prog="python -m medddpm.measure.profile.step_worker", description=__doc__)
+    top = argparse.ArgumentParser(prog="python -m medddpm.measure.profile.program.step_worker", description=__doc__)
     top.add_argument("--file", type=Path, required=True, help="the reader's")
     top.add_argument("--function", default=BUILD, help=f"in it, that builds the step ({BUILD})")
     top.add_argument("--tool", default=COMPARED[0].slug, choices=[tool.slug for tool in COMPARED])

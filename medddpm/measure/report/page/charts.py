@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.profile import starts, summaries, window, windows
+from medddpm.measure.profile import summaries, windows
 from medddpm.measure.profile.families import GROUPS, family_named
 from medddpm.measure.profile.instructions import CLASSES
-from medddpm.measure.profile.starts import RATES, TITLES
+from medddpm.measure.report import starts, window
+from medddpm.measure.report.starts import RATES, TITLES
 
 FAMILIES = 8  # of most time that a chart shows
 APART = 16.0  # percent of a curve's height that two labels need

@@ -11,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medddpm.errors import BadInput, printable
-from medddpm.measure.profile import starts, windows
-from medddpm.measure.profile.folder import Profile
-from medddpm.measure.profile.starts import TITLES, Ordered
+from medddpm.measure.profile import windows
+from medddpm.measure.report import starts
+from medddpm.measure.report.folder import Profile
+from medddpm.measure.report.starts import TITLES, Ordered
 from medddpm.measure.schemas import PHASES
 from medddpm.measure.tables import check_table, write_table
 from medddpm.runtime.files import check_output, replacing

@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import dataloader
 
 import medddpm.measure
-from medddpm.measure.profile.observer import Observer, Order
+from medddpm.measure.profile.program.observer import Observer, Order
 from medddpm.measure.profile.trace import new_profiler, nvtx_range
 
 FOLDER, KIND, WARMUP, TO_THE_END, NVTX = (

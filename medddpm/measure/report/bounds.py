@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.profile.folder import Profile
+from medddpm.measure.report.folder import Profile
 
 TENSOR, MEMORY, UNITS, LATENCY = "Tensor Cores", "memory bandwidth", "other units of the SMs", "latency"
 TALK, HOST, LOADER, UNKNOWN = "communication between GPUs", "the host", "the loader", "cannot be told"

@@ -1,7 +1,7 @@
 """Profiles a reader's own program as it is: a trace of one whole step, and ncu's page of the step's distinct launches.
 
-The program runs twice, each time from its start, with the hooks of `medddpm.measure.profile.hooked`; after the profiled
-step it is ended. It is told nothing, and no file of it is edited.
+The program runs twice, each time from its start, with the hooks of `hooked`; after the profiled step it is ended. It is
+told nothing, and no file of it is edited.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from medddpm.measure import programs
 from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.measure.machine import machine_meta, without_folders
 from medddpm.measure.profile import counters, ncu
-from medddpm.measure.profile.hooked_run import answer, run_program
-from medddpm.measure.profile.observer import Order
+from medddpm.measure.profile.program.hooked_run import answer, run_program
+from medddpm.measure.profile.program.observer import Order
 from medddpm.measure.profile.records import UNFINISHED, is_finished
 from medddpm.measure.profile.run import REMEDY
 from medddpm.measure.store import digest
@@ -91,7 +91,7 @@ class ProgramRun:
 
     def command(self, folder: Path) -> list[str]:
         """Returns the program's command with the environment that loads the hooks, whose answers go to `folder`."""
-        from medddpm.measure.profile import hooked  # and with it torch
+        from medddpm.measure.profile.program import hooked  # and with it torch
 
         paths = [str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])]
         told = {"PYTHONPATH": os.pathsep.join(paths), **hooked.environment(self.order(folder))}
@@ -153,7 +153,7 @@ def step_program(file: Any, tool: str, **options: Any) -> AnyProgram:
     """
     steps = Order(Path(), "trace", options.get("warmup", AnyProgram.warmup)).steps + 1
     given = programs.options({"file": file.path, "function": file.function, "tool": tool, "steps": steps})
-    words = (sys.executable, "-m", "medddpm.measure.profile.step_worker", *given)
+    words = (sys.executable, "-m", "medddpm.measure.profile.program.step_worker", *given)
     name = str(file) if tool == "pytorch" else f"{file}, {tool}"
     return AnyProgram(words, name, {**file.identity(), "tool": tool}, loads=False, **options)
 
@@ -247,7 +247,7 @@ def _measured(run: ProgramRun, out: Path) -> str:
 def _traced(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]]:
     """Traces the step; returns the number of its launches, what is known of the program, and lines about it."""
     from medddpm.measure.profile import trace
-    from medddpm.measure.profile.program_trace import described, read_program_trace
+    from medddpm.measure.profile.program.program_trace import described, read_program_trace
 
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
         folder = Path(name)

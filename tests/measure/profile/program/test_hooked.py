@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from helpers import forks
 
-from medddpm.measure.profile import hooked
-from medddpm.measure.profile.observer import STEP, Order
+from medddpm.measure.profile.program import hooked
+from medddpm.measure.profile.program.observer import STEP, Order
 from medddpm.measure.profile.trace import PHASES
 
 HOOKED = """
 import runpy, sys
-from medddpm.measure.profile import hooked
+from medddpm.measure.profile.program import hooked
 hooked.install()
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -28,6 +28,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import medddpm.measure
+torch.manual_seed(0)
 net, other = nn.Linear(4, 4), nn.Linear(4, 4)
 optimizer, second = torch.optim.Adam(net.parameters()), torch.optim.SGD(other.parameters(), lr=0.1)
 x = torch.randn(2, 4)
@@ -236,7 +237,7 @@ def test_without_a_profile_a_mark_does_nothing() -> None:
 
 
 def test_an_environment_without_the_package_gets_this_ones() -> None:
-    site = importlib.import_module("medddpm.measure.profile.inject.sitecustomize")
+    site = importlib.import_module("medddpm.measure.profile.program.inject.sitecustomize")
     spec = site.Package().find_spec("medddpm", None)
     assert spec.origin == str(Path(importlib.import_module("medddpm").__file__ or ""))
     assert site.Package().find_spec("numpy", None) is None

@@ -1,8 +1,8 @@
 """Prepares a program under `medddpm profile -- python …`: Python imports this file at its start by PYTHONPATH.
 
-Nothing happens until the program has imported torch; then `medddpm.measure.profile.hooked` is loaded. A sitecustomize
-of the environment is run as it would be without this one. Programs in an environment without medddpm get the modules of
-the one that profiles.
+Nothing happens until the program has imported torch; then `medddpm.measure.profile.program.hooked` is loaded. A
+sitecustomize of the environment is run as it would be without this one. Programs in an environment without medddpm get
+the modules of the one that profiles.
 """
 
 import importlib.abc
@@ -43,7 +43,7 @@ class Package(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, _path: Any, _target: Any = None) -> "ModuleSpec | None":
         """Finds the package; its modules are then found in its folder."""
-        root = HERE.parents[2]
+        root = HERE.parents[3]
         if name != root.name:
             return None
         return importlib.util.spec_from_file_location(
@@ -55,7 +55,7 @@ def install() -> None:
     """Installs the hooks. An error becomes a line for the profiling process, and the program runs without them."""
     folder = Path(os.environ["MEDDDPM_PROFILE_FOLDER"])
     try:
-        from medddpm.measure.profile import hooked
+        from medddpm.measure.profile.program import hooked
 
         hooked.install()
     except Exception as error:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.measure.profile.observer import STEP, TRACED
+from medddpm.measure.profile.program.observer import STEP, TRACED
 from medddpm.measure.profile.trace import Launch, launches_within
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
