@@ -12,6 +12,7 @@ from typing import Any
 
 from medddpm.errors import BadInput
 from medddpm.measure.machine import gpu_folder_name
+from medddpm.measure.tables import gpu_folders
 from medddpm.runtime.files import read_json
 from study.book import find_root
 
@@ -75,8 +76,7 @@ def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parame
         _check_value(parameter, value, declared.get(parameter, False))
     card = str(parameters.get("gpu", ""))
     if "gpu" in parameters and not measure:
-        records = sorted(path for path in (root / "figures" / "records").iterdir() if path.is_dir())
-        one_of([folder.name for folder in records if folder.name != "paper"], "gpu", card)
+        one_of([folder.name for folder in gpu_folders(root)], "gpu", card)
     if measure and needs_gpu:
         card = _card_here()
         parameters = {k: card if k == "gpu" else v for k, v in parameters.items()}
