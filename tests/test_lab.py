@@ -43,7 +43,7 @@ def test_the_books_kernel_is_ipykernels_with_the_books_environment() -> None:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a JupyterLab as `make lab` starts it, for root too, over a copy of some of the book, and that copy."""
+    """The address of a JupyterLab as `make lab` starts it, also for root, over a copy of some of the book; the copy."""
     book = tmp_path / "book"
     (book / "notebooks").mkdir(parents=True)
     for name in ("README.md", "pyproject.toml"):
