@@ -24,9 +24,9 @@ SMALL_NS = 5_000.0  # launches shorter than that are over before the host has la
 FEW_WARPS = 16.0  # of the 64 that an SM of an A100 or H100 holds: a quarter; a choice
 LEAST, NAMED = 0.4, 0.1  # share that bounds a step by itself, and share that is named beside it; choices
 NOT_COUNTED = (
-    "Counters are missing: on most clouds the driver keeps them for administrators. Whoever administers the machine "
-    "opens them with the driver's option NVreg_RestrictProfilingToAdminUsers=0 and a restart, or runs the profile as "
-    "root; then profile again."
+    "Counters are missing: their run was left out or interrupted, and the same command goes on with it; or the driver "
+    "keeps them for administrators, as on most clouds. Whoever administers the machine opens them with the driver's "
+    "option NVreg_RestrictProfilingToAdminUsers=0 and a restart, or runs the profile as root."
 )
 
 
