@@ -92,9 +92,7 @@ def of_names(
     first = _item(head, contrasts)
     images, masks, tissues = wholes = [part.new_empty((len(names), *part.shape)) for part in first]
     for index, item in enumerate(itertools.chain([first], iterated(rest) if len(names) > 1 else ())):
-        for whole, part in zip(
-            wholes, item, strict=True
-        ):  # a list and its stack would take twice the memory
+        for whole, part in zip(wholes, item, strict=True):  # a list and its stack would take twice the memory
             whole[index] = part
     return Subjects(images, masks, tissues, tuple(names), float(head.affine[0, 0]))
 
