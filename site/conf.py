@@ -55,6 +55,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "logo": {"link": "notebooks/00_summary"},
     "navbar_persistent": [],  # the sidebar has the search
+    "secondary_sidebar_items": {"**": ["page-toc.html"], "README": []},  # README is short, and its pictures are wide
     "use_repository_button": bool(REPOSITORY),
     "repository_url": REPOSITORY,
     "repository_branch": os.environ.get("BOOK_BRANCH", "main"),

@@ -22,6 +22,7 @@ CLAIM = re.compile(r"\bP\d{3}\b")
 LINKED_CLAIM = re.compile(r"\[(P\d{3})\]\((?:24_all_verdicts\.ipynb)?#\1\)")  # for JupyterLab; here `Claims` links them
 SAVED = re.compile(r"save_figure\(.*?\"(\w+)\"", re.DOTALL)
 PICTURE = re.compile(r"<img [^>]*>")
+LETTER = 1.3  # pixels a point: the smallest letters of figures have 7 points, which then are 9 pixels
 NOTEBOOK = re.compile(r"\d\d_\w+")
 CONTENTS = """
 
@@ -39,7 +40,6 @@ CONTENTS = """
 site/fast_path
 site/compare
 site/profile_yours
-site/profile_program
 site/contract
 site/clients
 site/commands
@@ -195,15 +195,18 @@ def complete_page(app: Sphinx, pagename: str, _template: str, context: dict[str,
 def linked(picture: re.Match[str]) -> str:
     """A picture of a figure as a link to its SVG, which static/figures.js opens in place."""
     tag = picture[0]
-    named = re.search(r"class=\"[^\"]*drawing-(\w+)|src=\"(?:\.\./)*_images/(\w+)\.png\"", tag)
+    named = re.search(r"class=\"[^\"]*drawing-(\w+)|src=\"(?:\.\./)*(?:_images|figures)/(\w+)\.png\"", tag)
     name = named and (named[1] or named[2])
     drawing = ROOT / "figures" / f"{name}.svg"
     if not drawing.is_file():
         return tag
     top = re.search(r'src="((?:\.\./)*)', tag)
-    titles = drawing.read_text(encoding="utf-8").count("<title>")  # one is the figure's own
-    kind = "figure marked" if titles > 1 else "figure"
-    return f'<a class="{kind}" href="{top[1] if top else ""}figures/{name}.svg" title="enlarge">{tag}</a>'
+    text = drawing.read_text(encoding="utf-8")
+    kind = "figure marked" if text.count("<title>") > 1 else "figure"  # one is the figure's own
+    points = re.search(r'viewBox="0 0 ([\d.]+)', text)
+    legible = f"--legible: {LETTER * float(points[1]):.0f}px" if points else ""
+    place = f"{top[1] if top else ''}figures/{name}.svg"
+    return f'<a class="{kind}" href="{place}" title="enlarge" style="{legible}">{tag}</a>'
 
 
 def copy_data(app: Sphinx, error: Exception | None) -> None:

@@ -6,6 +6,7 @@ its card, as H200. `UNet` with batch norm has in either the median of its runs w
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -20,27 +21,60 @@ from study.numbers.texts import chosen, in_words, span
 from study.words import listed
 
 _RATIOS = {"accelerate": "ratio", "graphed_step": "step_ratio"}
-_LINKS = {  # README's table links each of these once
+_LINKS = {  # README's tables link each of these once
     " (H200)": " ([H200](site/fast_path.md#how-the-tools-were-timed))",
     "deep supervision": "[deep supervision](site/glossary.md#deep-supervision)",
 }
+_BEST_KNOWN = (  # what README shows; the others are folded
+    "nnU-Net's own epoch, `PlainConvUNet`",
+    "nnU-Net `PlainConvUNet` 128³ ×2, deep supervision",
+    "MONAI `UNet` 128³ ×2",
+    "MONAI `SwinUNETR` 96³",
+    "MONAI `DiffusionModelUNet` 128³",
+    "Med-DDPM 128³",
+)
 _LEFT_OUT = "2026-11-26"  # the H200's older rows are of other runs
 _ANOTHER_HOST = 1 / 6  # hours: rows of one run are measured closer together
 
 
-def rows(root: Path) -> list[str]:
-    """Returns README's table: times under the best tool and ours, of nnU-Net's networks, of segmentation, of diffusion.
+def rows(root: Path, which: str) -> list[str]:
+    """Returns a part of README's table: times under the best tool and ours, of nnU-Net, of segmentation, of diffusion.
 
     nnU-Net's own epoch comes first. If any row of the record names its host, a last column names the leases that
     measured the tool and both of ours.
+
+    Args:
+        root: the repository.
+        which: "best-known" for the rows that README shows, "others" for those that it folds.
     """
+    table = _table(root)
+    shown = {name: table.pop(name) for name in _BEST_KNOWN}
+    text = "\n".join(chosen(which, {"best-known": shown, "others": table}).values())
+    for words, link in _LINKS.items():
+        text = text.replace(words, link, 1)
+    return text.splitlines()
+
+
+def how_many_others(root: Path) -> str:
+    """Returns the number of rows that README folds: "twelve"."""
+    return in_words(len(rows(root, "others")))
+
+
+def ratio_of_others(root: Path) -> str:
+    """Returns the least and the largest gain by `accelerate` of the rows that README folds: "1.00 to 11.37"."""
+    gains = [re.search(r"\(([\d.]+)×", row) for row in rows(root, "others")]
+    return span(pd.Series([float(gain[1]) for gain in gains if gain]))
+
+
+def _table(root: Path) -> dict[str, str]:
+    """Returns the lines of README's table by the names of their networks, without links."""
     record, compared = _compared_record(root), _compared(root)
     letters = leases.named(record)
-    lines = []
+    lines = {}
 
     def add(called: str, ours: str, graphed: str, rival: str, measured: pd.DataFrame) -> None:
         by = f"{leases.of(measured, letters)}|" if len(letters) else ""
-        lines.append(f"|{called}|{ours}|{graphed}|{rival}|{by}")
+        lines[called] = f"|{called}|{ours}|{graphed}|{rival}|{by}"
 
     for (_, network), took in others.nnunet(root).items():
         gain = took["nnU-Net"] / took["accelerated"]
@@ -60,10 +94,7 @@ def rows(root: Path) -> list[str]:
     measured = tables.rows_of(recorded(root)["H100"], tables.OURS, "step").reindex([best, *_RATIOS])
     ours = f"{step_ms(root, 'H100', BEST)} → {ours}"
     add("Med-DDPM 128³", ours, graphed, tool(BENCH_SETTINGS[best], short=True), measured)
-    text = "\n".join(lines)
-    for words, link in _LINKS.items():
-        text = text.replace(words, link, 1)
-    return text.splitlines()
+    return lines
 
 
 def _by_use(compared: pd.DataFrame, name: str) -> tuple[int, float]:

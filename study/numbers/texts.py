@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import pandas as pd
 
 from medddpm.errors import BadInput
+
+Chosen = TypeVar("Chosen")
 
 _WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
@@ -22,8 +25,8 @@ def span(numbers: pd.Series[float], places: int = 2) -> str:
     return f"{numbers.min():.{places}f} to {numbers.max():.{places}f}"
 
 
-def chosen(name: str, numbers: Mapping[str, float]) -> float:
-    """Returns the number of that name.
+def chosen(name: str, numbers: Mapping[str, Chosen]) -> Chosen:
+    """Returns what has that name, as one of several numbers.
 
     Raises:
         BadInput: there is none.

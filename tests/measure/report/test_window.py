@@ -98,7 +98,7 @@ def test_the_pages_commands_run_on_the_records(tmp_path: Path, monkeypatch, caps
     (tmp_path / "figures").symlink_to(ROOT / "figures")
     monkeypatch.chdir(tmp_path)
     text = "\n".join(page_blocks("site/profile_yours.md", "")).replace("\\\n", " ")
-    lines = [line for line in text.splitlines() if line.startswith("medddpm ")]
+    lines = [line for line in text.splitlines() if line.startswith(("medddpm window ", "medddpm report "))]
     assert len(lines) == 5
     assert [main(shlex.split(line)[1:]) for line in lines] == [0] * 5
     assert {path.name for path in tmp_path.iterdir()} == {"figures", "starts.png", "fast.html", "settings.html"}
