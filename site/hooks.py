@@ -22,6 +22,7 @@ CLAIM = re.compile(r"\bP\d{3}\b")
 LINKED_CLAIM = re.compile(r"\[(P\d{3})\]\((?:24_all_verdicts\.ipynb)?#\1\)")  # for JupyterLab; here `Claims` links them
 SAVED = re.compile(r"save_figure\(.*?\"(\w+)\"", re.DOTALL)
 PICTURE = re.compile(r"<img [^>]*>")
+PHONE = "(max-width: 600px)"  # as in static/
 LETTER = 1.3  # pixels a point: the smallest letters of figures have 7 points, which then are 9 pixels
 NOTEBOOK = re.compile(r"\d\d_\w+")
 CONTENTS = """
@@ -203,10 +204,14 @@ def linked(picture: re.Match[str]) -> str:
     top = re.search(r'src="((?:\.\./)*)', tag)
     text = drawing.read_text(encoding="utf-8")
     kind = "figure marked" if text.count("<title>") > 1 else "figure"  # one is the figure's own
+    folder = f"{top[1] if top else ''}figures"
     points = re.search(r'viewBox="0 0 ([\d.]+)', text)
-    legible = f"--legible: {LETTER * float(points[1]):.0f}px" if points else ""
-    place = f"{top[1] if top else ''}figures/{name}.svg"
-    return f'<a class="{kind}" href="{place}" title="enlarge" style="{legible}">{tag}</a>'
+    more = f' style="--legible: {LETTER * float(points[1]):.0f}px"' if points else ""
+    if drawing.with_suffix(".narrow.svg").is_file():
+        narrow = f"{folder}/{name}.narrow.svg"
+        tag = f'<picture><source media="{PHONE}" srcset="{narrow}">{tag}</picture>'
+        more = f' data-narrow="{narrow}"'
+    return f'<a class="{kind}" href="{folder}/{name}.svg" title="enlarge"{more}>{tag}</a>'
 
 
 def copy_data(app: Sphinx, error: Exception | None) -> None:

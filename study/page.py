@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from medddpm.errors import BadInput
 from medddpm.measure.machine import gpu_folder_name
+from medddpm.measure.tables import gpu_folders
 from medddpm.runtime.files import read_json
 from study.book import find_root
 
@@ -65,13 +67,16 @@ def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parame
         parameters: the values of the notebook's other parameters that a figure depends on.
 
     Raises:
-        BadInput: a parameter has another type than the declared one, or `measure` cannot be answered here.
+        BadInput: a parameter has another type than the declared one, is too small or names a card without records, or
+            `measure` cannot be answered here.
     """
     root, here = find_root(), Path.cwd().resolve()
     declared = _declared(root, name)
-    for parameter, value in parameters.items():
-        _check_type(parameter, value, declared[parameter])
+    for parameter, value in (("measure", measure), *parameters.items()):
+        _check_value(parameter, value, declared.get(parameter, False))
     card = str(parameters.get("gpu", ""))
+    if "gpu" in parameters and not measure:
+        one_of([folder.name for folder in gpu_folders(root)], "gpu", card)
     if measure and needs_gpu:
         card = _card_here()
         parameters = {k: card if k == "gpu" else v for k, v in parameters.items()}
@@ -111,7 +116,8 @@ def one_of(values: Iterable[str], parameter: str, value: str, things: str = "rec
     present = list(values)
     if value not in present:
         there = ", ".join(present) or "none"
-        raise BadInput(f"{parameter} = {value!r}", f"no {things} of {value}", f"there are: {there}")
+        problem = f"no {things} of {value}" if value else "is empty"
+        raise BadInput(f"{parameter} = {value!r}", problem, f"there are: {there}")
     return value
 
 
@@ -136,12 +142,14 @@ def _declared(root: Path, name: str) -> dict[str, Any]:
     return dict(declared.get("parameters", {}))
 
 
-def _check_type(parameter: str, value: object, declared: object) -> None:
+def _check_value(parameter: str, value: object, declared: object) -> None:
     if type(value) is not type(declared):
         expected = type(declared).__name__
         raise BadInput(f"{parameter} = {value!r}", f"is not of type {expected}", f"give such a value, as {declared!r}")
     if type(declared) is int and isinstance(value, int) and value < min(declared, 1):
         raise BadInput(f"{parameter} = {value!r}", "is too small", f"give {min(declared, 1)} or more")
+    if isinstance(value, float) and not 0 < value < math.inf:
+        raise BadInput(f"{parameter} = {value!r}", "is no number above 0", f"give one, as {declared!r}")
 
 
 def _card_here() -> str:

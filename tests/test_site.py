@@ -218,6 +218,24 @@ AXE = """sidebar => {
 }"""
 
 
+# On a phone: drawings whose letters are too small, and tables whose last column can be neither seen nor scrolled to.
+PHONE = """() => {
+    const shown = [...document.querySelectorAll('article a.figure')].filter(link => link.offsetParent);
+    const small = shown.filter(link => {
+        const legible = link.dataset.narrow ? 340 : parseFloat(link.style.getPropertyValue('--legible'));
+        return !(link.querySelector('img').getBoundingClientRect().width >= legible - 1);
+    });
+    const bars = ['auto', 'scroll'];
+    const scrolls = e => e && (bars.includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
+    const tables = [...document.querySelectorAll('article table')].filter(table => table.offsetParent);
+    const beyond = table => table.getBoundingClientRect().right > innerWidth + 1;
+    const cut = tables.filter(table => beyond(table) && !scrolls(table.parentElement)
+        || table.scrollWidth > table.clientWidth + 1 && !scrolls(table));
+    return [...small.map(link => 'letters of ' + link.getAttribute('href')),
+            ...cut.map(table => 'last column of ' + table.innerText.slice(0, 60))];
+}"""
+
+
 class Faults(NamedTuple):
     """What is wrong with the pages: as they load and at several widths, and in axe's eyes."""
 
@@ -249,6 +267,8 @@ def faults(site: Path, chromium: Any) -> Faults:
                     page.evaluate("() => new Promise(requestAnimationFrame)")
                     if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                         found.shown.append(f"{name} scrolls sideways at {width}")
+                    if width == 390:
+                        found.shown.extend(f"{name} on a phone: {what}" for what in page.evaluate(PHONE))
                 page.evaluate(axe)
                 serious = [v for v in page.evaluate(AXE, not place)["violations"] if v["impact"] in SERIOUS]
                 found.accessible.extend(f"{name} ({scheme}): {v['id']}: {v['nodes'][0]['html']}" for v in serious)

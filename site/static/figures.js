@@ -3,8 +3,10 @@
 // Without this script, or from a folder on disk, a click follows the link to the SVG, which has the titles too.
 const served = location.protocol.startsWith("http");
 
+const phone = matchMedia("(max-width: 600px)"); // as in site/hooks.py
+
 async function drawing(link) {
-  const answer = await fetch(link.href);
+  const answer = await fetch((phone.matches && link.dataset.narrow) || link.href);
   const svg = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
   const host = document.createElement("div");
   const style = document.createElement("style");
@@ -28,7 +30,7 @@ for (const link of document.querySelectorAll("a.figure")) {
     const [host, svg] = await drawing(link);
     svg.setAttribute("style", "width: 100%; height: auto; background: #fff");
     link.removeAttribute("title"); // the marks have theirs
-    picture.before(host);
+    (picture.closest("picture") ?? picture).before(host);
     picture.style.display = "none"; // and not removed: a click that began on it would be lost
   };
   if (link.classList.contains("marked")) link.addEventListener("pointerenter", replace, { once: true });

@@ -26,6 +26,7 @@ from matplotlib.transforms import IdentityTransform, Transform
 
 from medddpm.runtime.files import replacing
 from study.figures.legible import faults
+from study.figures.narrow import narrow
 
 GRID = 2.0**20  # of its points, in a pixel
 
@@ -268,7 +269,9 @@ def say_stack(axis: Axes, title: str, rows: Sequence[str]) -> None:
 
 
 def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
-    """Writes NAME.png and NAME.svg, the same bytes each time for the same figure.
+    """Writes NAME.png and NAME.svg, the same bytes each time for the same figure; with `alt` NAME.narrow.svg too.
+
+    The last is for phones, and is left out where texts cannot be read in it (`study.figures.narrow`).
 
     Args:
         figure: the one to save; it stores `alt`.
@@ -279,20 +282,22 @@ def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: 
     """
     if alt and isinstance(figure, Drawing):
         figure.alt = alt
-    paths = []
-    said = {"Description": alt} if alt else {}
-    for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
-        path = Path(folder) / (name + suffix)
-        title = {"Title": alt} if alt and suffix == ".svg" else {}
-        with replacing(path) as temporary, mpl.rc_context(STYLE):
-            figure.savefig(temporary, metadata=metadata | said | title)
-            if suffix == ".svg":
+    small = narrow(figure) if alt else None
+    files = [(figure, name + ".png"), (figure, name + ".svg")] + ([(small, name + ".narrow.svg")] if small else [])
+    if not small:
+        (Path(folder) / f"{name}.narrow.svg").unlink(missing_ok=True)
+    for drawing, file in files:
+        said = {"Description": alt} if alt else {}
+        metadata = {"Date": None, "Creator": None} if file.endswith(".svg") else {"Software": None}
+        title = {"Title": alt} if alt and file.endswith(".svg") else {}
+        with replacing(Path(folder) / file) as temporary, mpl.rc_context(STYLE):
+            drawing.savefig(temporary, metadata=metadata | said | title)
+            if file.endswith(".svg"):
                 text = re.sub(f'<g id="{SAYS}([^"]*)">', r"<g><title>\1</title>", temporary.read_text(encoding="utf-8"))
                 temporary.write_text(_with_numbered_clips(text), encoding="utf-8")
-        paths.append(path)
     for fault in faults(figure, PRINT_WIDTH) if alt else ():  # once it is saved: drawing it moves what is laid out
         warnings.warn(f"{name}: {fault}", stacklevel=2)
-    return paths
+    return [Path(folder) / file for _, file in files]
 
 
 def _with_numbered_clips(svg: str) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from medddpm.data.layouts import BRATS, HEAD
+from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
 from medddpm.training.gradients import gradient_sum
 from study.bench.networks import NETWORKS, Problem, planned
@@ -101,8 +102,15 @@ def rates(bench: pd.DataFrame, scaling: pd.DataFrame | None = None, dtype: str =
     Args:
         bench: schema `BENCH`, of one machine.
         scaling: schema `SCALING`, of the same machine, if there is one: its steps come before the bench's.
-        dtype: in which gradients are sent.
+        dtype: in which gradients are sent, one of `BYTES`.
+
+    Raises:
+        BadInput: gradients are sent in no such type.
     """
+    if dtype not in BYTES:
+        raise BadInput(
+            f"gradient_dtype = {dtype!r}", "gradients are sent in no such type", f"give {' or '.join(BYTES)}"
+        )
     measured = []
     for network in dict.fromkeys(data.network for data in DATA_SETS):
         steps = rows_of(bench, network, "step")["median_ms"]

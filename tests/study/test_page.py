@@ -43,8 +43,8 @@ def test_measuring_without_a_gpu_is_answered_in_one_line(number: str, monkeypatc
     [
         (
             "16",
-            {"gpu": "A100"},
-            "gpu = 'A100': no record of steps, forward passes and samples of A100; there are: H200",
+            {"gpu": "H100"},
+            "gpu = 'H100': no record of steps, forward passes and samples of H100; there are: H200",
         ),
         ("11", {"gpu": "B200"}, "gpu = 'B200': no records of B200; there are: H100, H200"),
         ("10", {"gpu": "H200"}, "gpu = 'H200': no windows under another cuDNN of H200; there are: H100"),
@@ -52,6 +52,10 @@ def test_measuring_without_a_gpu_is_answered_in_one_line(number: str, monkeypatc
         ("08", {"setting": "opt1"}, "setting = 'opt1': no records of opt1; there are: BASE, OPT1, OPT2, OPT12, FAST"),
         ("01", {"steps": "3"}, "steps = '3': is not of type int; give such a value, as 20"),
         ("01", {"steps": 0}, "steps = 0: is too small; give 1 or more"),
+        ("01", {"measure": "yes"}, "measure = 'yes': is not of type bool; give such a value, as False"),
+        ("17", {"gpu": "A100"}, "gpu = 'A100': no records of A100; there are: H100, H200"),
+        ("20", {"gpu": ""}, "gpu = '': is empty; there are: H100, H200"),
+        ("20", {"dollars": -3.0}, "dollars = -3.0: is no number above 0; give one, as 3.0"),
     ],
 )
 def test_a_parameter_that_has_no_answer_is_told_in_one_line(

@@ -66,7 +66,7 @@ def test_a_figure_that_cannot_be_read_is_warned_of(tmp_path: Path) -> None:
 
 def test_both_files_and_the_page_carry_the_sentence(tmp_path: Path) -> None:
     figure = labelled((0.5, 0.5, "one"))
-    png, svg = save_figure(figure, "a", tmp_path, "One word in an empty axis.")
+    png, svg, _ = save_figure(figure, "a", tmp_path, "One word in an empty axis.")
     with Image.open(png) as picture:
         assert picture.info["Description"] == "One word in an empty axis."
     assert "<title>One word in an empty axis.</title>" in svg.read_text()
