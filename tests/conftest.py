@@ -36,12 +36,10 @@ LONGEST = (
     "test_numbers.py", "compare/test_run.py", "test_parts.py", "test_release.py", "test_initial.py",
     "test_cuda_graphs.py", "test_recipes.py", "parity/test_run.py", "test_faults.py", "test_any_program.py",
     "test_kernels.py", "test_book.py", "checkpoints/test_files.py", "fast/test_step.py", "test_site.py",
-    "test_sampling.py",
-    "test_loops.py", "test_changed.py", "test_joint.py", "19_training_throughput.ipynb", "16_fast_path.ipynb",
-    "23_brains.ipynb", "18_cuda_convnext.ipynb", "test_holdout.py", "test_judge.py", "test_brain_masks.py",
-    "fast/test_graphs.py", "tests/test_gpu_tests.py", "test_monai_blocks.py", "test_style.py",
-    "figures/test_quality.py",
-    "generative/test_run.py", "quality/test_quality.py", "test_released.py",
+    "test_sampling.py", "test_loops.py", "test_changed.py", "test_joint.py", "19_training_throughput.ipynb",
+    "16_fast_path.ipynb", "23_brains.ipynb", "18_cuda_convnext.ipynb", "test_holdout.py", "test_judge.py",
+    "test_brain_masks.py", "fast/test_graphs.py", "tests/test_gpu_tests.py", "test_monai_blocks.py", "test_style.py",
+    "figures/test_quality.py", "generative/test_run.py", "quality/test_quality.py", "test_released.py",
 )  # fmt: skip
 
 
