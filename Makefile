@@ -34,12 +34,13 @@ help:
 book: $(READY)
 	$(PY) -m study book $(ARGS)
 
-# site/lab/ has the book's defaults for JupyterLab; a reader's own settings stay, and stand above them.
+# site/lab/ has the book's defaults for JupyterLab; a reader's own settings stay, and stand above them. Root, as in a
+# container, has no other user to run it as.
 lab: $(READY)
 	.venv/bin/jupyter trust notebooks/*.ipynb
 	JUPYTER_PATH="$(CURDIR)/site/lab$${JUPYTER_PATH:+:$$JUPYTER_PATH}" \
 	JUPYTER_CONFIG_PATH="$(CURDIR)/site/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
-		.venv/bin/jupyter lab --LabApp.default_url=/lab/tree/README.md $(ARGS)
+		.venv/bin/jupyter lab --LabApp.default_url=/lab/tree/README.md $$([ "$$(id -u)" != 0 ] || echo --allow-root) $(ARGS)
 
 # Offline, from what is committed. BOOK_REPOSITORY=https://HOST/OWNER/NAME adds launch buttons.
 site: $(READY)

@@ -46,6 +46,7 @@ html_extra_path = ["extra", "../environment.yml", "../requirements.lock"]  # 24_
 html_static_path = ["static"]
 html_css_files = ["book.css"]
 html_js_files = [("figures.js", {"defer": "defer"})]
+html_search_scorer = str(HERE / "scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 html_math_renderer = "mathml"

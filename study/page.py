@@ -13,7 +13,7 @@ from typing import Any
 from medddpm.errors import BadInput
 from medddpm.measure.machine import gpu_folder_name
 from medddpm.measure.tables import gpu_folders
-from medddpm.runtime.files import read_json
+from medddpm.runtime.files import named_failures, read_json
 from study.book import find_root
 
 
@@ -96,7 +96,8 @@ def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parame
     figures = home / "figures" if copied or not why else root / "runs" / "figures"
     page = Page(root, figures, home / "runs", card, why, measure)
     if why:
-        figures.mkdir(parents=True, exist_ok=True)
+        with named_failures(figures):
+            figures.mkdir(parents=True, exist_ok=True)
         print(f"{why}: figures go to {os.path.relpath(figures, here)}, and the book's stay as they are")
     return page
 

@@ -43,7 +43,7 @@ def test_the_books_kernel_is_ipykernels_with_the_books_environment() -> None:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a JupyterLab as `make lab` starts it, over a copy of some of the book, and that copy."""
+    """The address of a JupyterLab as `make lab` starts it, also for root, over a copy of some of the book; the copy."""
     book = tmp_path / "book"
     (book / "notebooks").mkdir(parents=True)
     for name in ("README.md", "pyproject.toml"):
@@ -57,7 +57,7 @@ def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     (recipe,) = re.findall(r"^lab: .+\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     recipe = recipe.replace("\t", "").replace("$(CURDIR)", str(book)).replace("$$", "$")
     recipe = recipe.replace(".venv/bin/jupyter", f"{shlex.quote(sys.executable)} -m jupyter")
-    options = "--no-browser --allow-root --ServerApp.port=0 --IdentityProvider.token='' --expose-app-in-browser"
+    options = "--no-browser --ServerApp.port=0 --IdentityProvider.token='' --expose-app-in-browser"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
     environment |= {"JUPYTER_DATA_DIR": str(tmp_path / "data"), "JUPYTER_RUNTIME_DIR": str(tmp_path / "run")}
     environment.pop("JUPYTER_PATH", None)

@@ -196,14 +196,18 @@ def chromium() -> Iterator[Any]:
 
 
 @needs_browser
-def test_search_finds_wgrad(site: Path, chromium: Any) -> None:
-    page = chromium.new_page()
+@pytest.mark.parametrize(
+    ("words", "page"), [("wgrad", "site/glossary.html"), ("how to sample", "site/commands.html#how-to-sample")]
+)
+def test_search_finds(site: Path, chromium: Any, words: str, page: str) -> None:
+    tab = chromium.new_page()
     with served(site) as address:
-        page.goto(f"{address}/search.html?q=wgrad")
-        page.wait_for_selector("#search-results li a")
-        found = page.eval_on_selector_all("#search-results li a", "links => links.map(link => link.href)")
-    page.close()
-    assert any("site/glossary.html" in link for link in found)
+        tab.goto(f"{address}/search.html?q={words.replace(' ', '+')}")
+        tab.wait_for_selector("#search-results li a")
+        tab.wait_for_function("() => /finished/.test(document.querySelector('#search-results p').innerText)")
+        found = tab.eval_on_selector_all("#search-results li a", "links => links.map(link => link.href)")
+    tab.close()
+    assert page in found[0]
 
 
 THEMES = [("light", page) for page in PAGES[::2]] + [("dark", page) for page in PAGES[1::2]]
@@ -226,11 +230,12 @@ PHONE = """() => {
         return !(link.querySelector('img').getBoundingClientRect().width >= legible - 1);
     });
     const bars = ['auto', 'scroll'];
-    const scrolls = e => e && (bars.includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
+    const bar = e => bars.includes(getComputedStyle(e).overflowX);
+    const scrolls = e => e && (bar(e) || scrolls(e.parentElement));
     const tables = [...document.querySelectorAll('article table')].filter(table => table.offsetParent);
     const beyond = table => table.getBoundingClientRect().right > innerWidth + 1;
     const cut = tables.filter(table => beyond(table) && !scrolls(table.parentElement)
-        || table.scrollWidth > table.clientWidth + 1 && !scrolls(table));
+        || table.scrollWidth > table.clientWidth + 1 && !bar(table));
     return [...small.map(link => 'letters of ' + link.getAttribute('href')),
             ...cut.map(table => 'last column of ' + table.innerText.slice(0, 60))];
 }"""

@@ -91,6 +91,15 @@ def test_a_copy_elsewhere_writes_beside_itself(tmp_path: Path) -> None:
     assert states(ROOT / "figures") == before
 
 
+def test_a_folder_that_cannot_be_written_to_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "figures").touch()  # root may write to every folder, but to none of this name
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="figures: a file stands where its folder should be; choose another place"):
+        open_page("08_fig06_kernel_mix", setting="BASE")
+
+
 def test_a_renamed_copy_beside_the_book_leaves_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "notebooks")
     monkeypatch.setenv("JPY_SESSION_NAME", "notebooks/08_fig06_kernel_mix-Copy1.ipynb")
