@@ -90,8 +90,9 @@ def complete_source(app: Sphinx, docname: str, source: list[str]) -> None:
 def complete_notebook(text: str, name: str) -> str:
     """Returns the notebook with a text for each picture, links to its figures and their data, and its code folded.
 
-    A cell tagged `show-input` stays open: a group-by or a plot that a reader may want to change. One tagged `checks`,
-    which holds the text to its numbers, is left out.
+    A cell tagged `show-input` stays open: a group-by or a plot that a reader may want to change. One tagged
+    `hide-cell`, which answers an exercise, is folded with what it printed. One tagged `checks`, which holds the text to
+    its numbers, is left out.
     """
     notebook = json.loads(text)
     notebook["metadata"]["kernelspec"]["name"] = "python3"
@@ -114,6 +115,9 @@ def complete_notebook(text: str, name: str) -> str:
                 tags.append("hide-input")
             saved = SAVED.findall(body)
             said = [o["metadata"].get("image/png", {}).get("alt") for o in cell["outputs"] if o.get("metadata")]
+            if "hide-cell" in tags:
+                prompts = {"code_prompt_show": "Show the answer", "code_prompt_hide": "Hide the answer"}
+                cell["metadata"].setdefault("mystnb", {}).update(prompts)
             picture = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
             alt = next(filter(None, said), f"{heading.strip()}: figure {' and '.join(saved) or name}")
             picture.setdefault("alt", alt)

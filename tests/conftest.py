@@ -30,13 +30,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 LONGEST = (
-    "21_samplers.ipynb", "01_train.ipynb", "17_quality.ipynb", "test_trainer.py", "test_harness.py",
-    "test_release.py", "test_networks.py", "bench/test_run.py", "05_fig03_architecture.ipynb", "parity/test_run.py",
-    "test_main.py", "test_findings.py", "test_book.py", "test_style.py", "test_compile.py", "test_shipped.py",
-    "test_numbers.py", "test_kernels.py", "tests/test_unet.py", "test_monai_blocks.py", "generative/test_run.py",
-    "fuzz/test_readers.py", "figures/test_quality.py", "fast/test_unet.py", "quality/test_quality.py",
-    "19_training_throughput.ipynb", "16_fast_path.ipynb", "23_brains.ipynb", "test_parts.py", "test_released.py",
-    "18_cuda_convnext.ipynb", "test_gpu_tests.py", "test_site.py", "22_your_own_network.ipynb",
+    "bench/test_run.py", "01_train.ipynb", "17_quality.ipynb", "test_main.py", "test_harness.py", "test_shipped.py",
+    "test_trainer.py", "22_your_own_network.ipynb", "fast/test_networks.py", "fuzz/test_readers.py", "test_findings.py",
+    "05_fig03_architecture.ipynb", "21_samplers.ipynb", "fast/test_unet.py", "test_compile.py", "test_project.py",
+    "test_numbers.py", "compare/test_run.py", "test_parts.py", "test_release.py", "test_initial.py",
+    "test_cuda_graphs.py", "test_recipes.py", "parity/test_run.py", "test_faults.py", "test_any_program.py",
+    "test_kernels.py", "test_book.py", "checkpoints/test_files.py", "fast/test_step.py", "test_site.py",
+    "test_sampling.py", "test_loops.py", "test_changed.py", "test_joint.py", "19_training_throughput.ipynb",
+    "16_fast_path.ipynb", "23_brains.ipynb", "18_cuda_convnext.ipynb", "test_holdout.py", "test_judge.py",
+    "test_brain_masks.py", "fast/test_graphs.py", "tests/test_gpu_tests.py", "test_monai_blocks.py", "test_style.py",
+    "figures/test_quality.py", "generative/test_run.py", "quality/test_quality.py", "test_released.py",
 )  # fmt: skip
 
 

@@ -100,6 +100,12 @@ def test_code_is_folded_and_what_it_printed_is_shown(pages: dict[str, BeautifulS
     assert not any("page.check(" in cell.text for cell in inputs), "assertions are not for readers"
 
 
+def test_an_exercises_answer_is_folded_with_what_it_printed(pages: dict[str, BeautifulSoup]) -> None:
+    folded = pages["notebooks/08_fig06_kernel_mix"].select("details:has(summary:-soup-contains('Show the answer'))")
+    assert len(folded) == 3
+    assert all(answer.select("div.cell_input") and answer.select("div.cell_output") for answer in folded)
+
+
 def test_every_claim_has_an_anchor_and_is_linked(pages: dict[str, BeautifulSoup]) -> None:
     audit = pages["notebooks/24_all_verdicts"]
     anchors = {str(tag["id"]) for tag in audit.find_all(id=re.compile(r"^P\d{3}$"))}

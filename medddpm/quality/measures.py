@@ -41,6 +41,7 @@ LESION_ML = (10.0, 40.0)
 """The borders of three sizes of lesion, ml: a choice."""
 
 HEALTHY = (CSF, VENTRICLES, GREY, WHITE)
+MATTER = torch.tensor([GREY, WHITE])
 
 
 class Number(NamedTuple):
@@ -95,6 +96,7 @@ MEASURES = {
     "dice": "of a tissue with the anatomy that the mask belongs to; of the lesion with the mask, by its size",
     "confidence": "the segmenter's mean probability for the class that it chose",
     "contrast": "difference of two tissues' means over the deviation within them",
+    "edges": "step of intensity from grey to white matter over that within them: a mottled mass has no edges",
     "explained": "share of the healthy brain's variance that the tissues' means explain",
     "brightness": "mean intensity of the healthy brain",
     "texture": "dB: power a voxel inside the brain in eighths of the Nyquist frequency",
@@ -183,6 +185,7 @@ def _of_image(image: Tensor, mask: Tensor, labels: Tensor) -> Iterator[tuple[str
     values = {tissue: image[labels == tissue].double() for tissue in HEALTHY}
     for one, two in PAIRS:
         yield "contrast", f"{TISSUES[one]} - {TISSUES[two]}", _effect(values[one], values[two])
+    yield "edges", f"{TISSUES[WHITE]} - {TISSUES[GREY]}", _edges(image, labels)
     yield "explained", "all", _explained(list(values.values()))
     healthy = mask == 1
     yield "brightness", "all", float(image[healthy].mean()) if healthy.any() else math.nan
@@ -200,6 +203,18 @@ def _effect(one: Tensor, two: Tensor) -> float:
         return math.nan
     spread = ((one.var() + two.var()) / 2).sqrt().clamp(min=1e-6)
     return float((one.mean() - two.mean()) / spread)
+
+
+def _edges(image: Tensor, labels: Tensor) -> float:
+    """Returns the mean step between neighbours of which one is grey and one white matter, over that within either."""
+    across, within = [], []
+    for axis, edge in enumerate(labels.shape):
+        one, two = labels.narrow(axis, 0, edge - 1), labels.narrow(axis, 1, edge - 1)
+        both = torch.isin(one, MATTER) & torch.isin(two, MATTER)
+        steps = image.double().diff(dim=axis).abs()
+        across.append(steps[both & (one != two)])
+        within.append(steps[both & (one == two)])
+    return float(torch.cat(across).mean() / torch.cat(within).mean().clamp(min=1e-6))
 
 
 def _explained(parts: list[Tensor]) -> float:
@@ -247,7 +262,9 @@ def nearest(samples: Tensor, trained: Tensor) -> tuple[Tensor, Tensor]:
     """
     centre = trained.mean(dim=0, keepdim=True)
     one, two = samples - centre, trained - centre
-    norms = [part.flatten(1).double().square().mean(1).sqrt().clamp(min=1e-12).cpu() for part in (one, two)]
+    # A subject at a time: thousands of them take gigabytes twice over in float64.
+    powers = [torch.stack([each.double().square().mean() for each in part]) for part in (one, two)]
+    norms = [power.sqrt().clamp(min=1e-12).cpu() for power in powers]
     products = torch.from_numpy(distances.gram(one, two))
     best = (products / norms[0][:, None] / norms[1]).max(dim=1)
     return best.indices, best.values

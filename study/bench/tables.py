@@ -1,4 +1,4 @@
-"""Reads the bench's record: the ladder, other people's networks, the roofline, where a step's time goes."""
+"""Reads the bench's record: the ladder, other people's networks, the parts of a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ ELSEWHERE = {"monai-mednext": "H200"}
 """Networks whose tools fell short on the H100 (their channels-last rows are contiguous), and the card in its place."""
 COMPARED_ON = "H100 (`MedNeXt`: an H200)"  # the cards of `compared`, as a sentence names them
 OURS = "med-ddpm"
-BYTES = ["dram_read_bytes", "dram_written_bytes"]
 _SPREADS = ("ratio_least", "ratio_most", "step_ratio_least", "step_ratio_most")
 
 _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's and this package's kernels
@@ -130,13 +129,6 @@ def called_of(rows: pd.DataFrame | pd.Series) -> str:
         rows: by setting.
     """
     return "accelerate" if "accelerate" in rows.index else "FAST"
-
-
-def tools(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows of the ordinary tools in `by_setting`, slowest first, then a reader's rows of the fast path."""
-    ordinary = table.loc[[name for name in ("BASE", *ORDINARY) if name in table.index]]
-    names = [*ordinary.sort_values("step_ms", ascending=False).index, "accelerate", "graphed_step"]
-    return table.loc[[name for name in names if name in table.index]]
 
 
 def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> pd.DataFrame:
@@ -307,97 +299,9 @@ def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
     return {network: recorded[key] for network, key in keys.items() if key in recorded}
 
 
-def moved(kernels: pd.DataFrame) -> dict[str, float]:
-    """Sums the DRAM traffic of a whole step, GB, launch by launch.
-
-    Args:
-        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first whose bytes were counted.
-
-    Returns:
-        setting to GB; a setting whose bytes were not counted is left out.
-    """
-    setting, run = kernels["config"], kernels["run"]
-    counted = kernels[kernels[BYTES[0]].notna().groupby([setting, run], observed=True).transform("any")]
-    first = counted[counted["run"] == counted.groupby("config", observed=True)["run"].transform("min")]
-    totals = _counted(first).groupby(first["config"], observed=True).sum()
-    return {str(name): float(total) for name, total in totals.items()}
-
-
-def roofline(table: pd.DataFrame, gigabytes: Mapping[str, float], network: str = OURS) -> pd.DataFrame:
-    """Returns the steps whose DRAM bytes are known.
-
-    Args:
-        table: schema `BENCH`.
-        gigabytes: as `moved` returns them.
-        network: its name.
-
-    Returns:
-        setting, tflops, gbps, intensity (FLOPs of the network as it is written, divided by DRAM bytes).
-    """
-    steps = rows_of(table, network, "step").reset_index()
-    steps = steps.assign(gbps=1e3 * steps["setting"].map(dict(gigabytes)) / steps["median_ms"])
-    steps = steps.assign(intensity=1e3 * steps["tflops"] / steps["gbps"]).dropna(subset=["gbps"])
-    return steps[["setting", "tflops", "gbps", "intensity"]].reset_index(drop=True)
-
-
-def remaining(kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping[str, float]) -> pd.DataFrame:
-    """Splits a step's time into parts, and computes the floor of each: the least time it could take.
-
-    The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
-    network's FLOPs are counted as the convolutions', which do all but a hundredth. So is the floor of attention, whose
-    FLOPs take longer than its bytes. The floor of any other family is the DRAM bytes that its kernels move, divided by
-    the measured rate of a copy.
-
-    Args:
-        kernels: schema `KERNELS`, of one step whose bytes were counted.
-        flops: "forward", "step" and "attention", as `networks.flops` counts them.
-        limits: as `ceilings` returns them.
-
-    Returns:
-        index part (a product of the convolution, or a family), by time, longest first; group, launches, ms, gb (moved
-        through DRAM), floor_ms (NaN for helpers of the convolution).
-    """
-    used = kernels.assign(
-        part=[_part(kernel, family) for kernel, family in zip(kernels["kernel"], kernels["family"], strict=True)],
-        group=kernels["family"].map(_group),
-        launches=kernels["count"],
-        ms=kernels["count"] * kernels["duration_ns"] / 1e6,
-    )
-    used["gb"] = _counted(used)
-    parts = used.groupby("part").agg({"group": "first", "launches": "sum", "ms": "sum", "gb": "sum"})
-    parts["floor_ms"] = 1e3 * parts["gb"] / limits["copy"]
-    products = {
-        "convolution, forward": flops["forward"],
-        "convolution, input gradient": flops["step"] - 2 * flops["forward"],
-        "convolution, weight gradient": flops["forward"],
-        "convolution, other": np.nan,  # helpers: nothing that a convolution must do
-        "attention": flops["attention"],
-    }
-    for name, work in products.items():
-        if name in parts.index:
-            parts.loc[name, "floor_ms"] = work / limits["bf16"] / 1e9
-    return parts.sort_values("ms", ascending=False)
-
-
-def _counted(kernels: pd.DataFrame) -> pd.Series[float]:
-    """Returns the DRAM traffic of all launches of each row, GB."""
-    return kernels["count"] * kernels[BYTES].sum(axis="columns") / 1e9
-
-
-def _part(kernel: str, family: str) -> str:
-    if _group(family) != "convolution":
+def part_of(kernel: str, family: str) -> str:
+    """Returns the part of a step that a kernel belongs to: a product of the convolutions, or else its family."""
+    if family_named(family).group != "convolution":
         return family
     default = family if family.startswith("fused") else "convolution, other"  # this package's say what they are
     return next((name for name, pattern in _PRODUCTS.items() if re.search(pattern, kernel)), default)
-
-
-def _group(family: str) -> str:
-    return family_named(family).group
-
-
-def volumes(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the seconds a volume of whole samples by setting, sampler, steps and batch, in the record's order."""
-    rows = table[(table["network"] == OURS) & (table["measure"] == "sample")]
-    seconds = rows["median_ms"] / 1e3 / rows["batch"]
-    columns = ["setting", "sampler", "steps", "batch", "samples", "peak_gib"]
-    return rows[columns].assign(seconds=seconds).reset_index(drop=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,8 +89,11 @@ def of_names(
     rest: DataLoader[_Item] = DataLoader(
         Handed(_Heads(names[1:], size, contrasts)), batch_size=None, num_workers=count if count > 1 else 0
     )
-    items = [_item(head, contrasts), *(iterated(rest) if len(names) > 1 else ())]
-    images, masks, tissues = (torch.stack(list(part)) for part in zip(*items, strict=True))
+    first = _item(head, contrasts)
+    images, masks, tissues = wholes = [part.new_empty((len(names), *part.shape)) for part in first]
+    for index, item in enumerate(itertools.chain([first], iterated(rest) if len(names) > 1 else ())):
+        for whole, part in zip(wholes, item, strict=True):  # a list and its stack would take twice the memory
+            whole[index] = part
     return Subjects(images, masks, tissues, tuple(names), float(head.affine[0, 0]))
 
 

@@ -10,23 +10,18 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from study.figures.slices import Plane, outline, slice_rows
 from study.figures.style import SETTING_COLOURS, new_figure
-from study.figures.training import loss_curves
 from study.parity.evaluate import PLANES
 from study.parity.plans import SamplerSteps
 from study.parity.samplers import SAMPLER_NAMES, SECONDS
 from study.parity.tables import (
     CONTRAST_NAMES,
-    MARGINS,
-    METRIC,
-    REFERENCE,
     TITLES,
     Metric,
     better,
-    reach,
     sampled_runs,
 )
 from study.parity.training import Slices
@@ -110,65 +105,6 @@ def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
 # Losses
 
 
-def losses_figure(loss: pd.DataFrame) -> Figure:
-    """Draws, left, the paper's settings and FAST from one seed, step by step; right, held-out losses of several seeds.
-
-    Args:
-        loss: schema `LOSS`, of the plans "paper" and "short"; one may be missing.
-    """
-    figure = new_figure(height=2.6)
-    left, right = figure.subplots(1, 2)
-    one = loss[(loss["plan"] == "paper") & (loss["part"] == "training")]
-    if len(one):
-        one = one[one["seed"] == one["seed"].min()]
-        loss_curves(one, left)
-        left.set_title("128³, one seed: training loss")
-    else:
-        nothing(left)
-    several = loss[(loss["plan"] == "short") & (loss["part"] == "held-out")]
-    if len(several):
-        held_out_curves(several, right)
-        right.set_title(f"{_side(several)}, {several['seed'].nunique()} seeds: held-out loss")
-    else:
-        nothing(right)
-    return figure
-
-
-def loss_pairs_figure(loss: pd.DataFrame) -> Figure:
-    """Draws by how many percent FAST's held-out loss exceeds the reference's at the same step: each seed, and the mean.
-
-    The band is the mean's 90% interval; the black lines are the stated margin. Only seeds that both have at every step.
-
-    Args:
-        loss: schema `LOSS`, of one plan.
-    """
-    figure = new_figure(height=2.6, width=5.6)
-    axis = figure.subplots()
-    rows = loss[(loss["part"] == "held-out") & loss["setting"].isin(("FAST", REFERENCE))]
-    wide = rows.pivot(index=["step", "seed"], columns="setting", values="loss").dropna()
-    apart = (100 * (wide["FAST"] / wide[REFERENCE] - 1)).unstack("seed").dropna(axis="columns")
-    seeds, mean, deviation = apart.shape[1], apart.mean(axis="columns"), apart.std(axis="columns")
-    low, high = mean - reach(seeds) * deviation, mean + reach(seeds) * deviation
-    colour = SETTING_COLOURS["FAST"]
-    axis.plot(apart.index, apart, color="0.7", linewidth=0.7)
-    axis.fill_between(apart.index, low, high, color=colour, alpha=0.25, linewidth=0)
-    axis.plot(apart.index, mean, color=colour, linewidth=1.9)
-    margin = 100 * MARGINS["held_out_loss", "all"].value
-    for at, width in ((-margin, 1.0), (0, 0.5), (margin, 1.0)):
-        axis.axhline(at, color="black", linewidth=width)
-    beyond = f"beyond the margin (±{margin:g}%) logarithmic"
-    axis.set(xlabel="step", ylabel=f"FAST's loss above {REFERENCE}'s, %\n{beyond}")
-    axis.set_title(f"{_side(rows)}, {seeds} seeds: held-out loss")
-    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
-    axis.set_yscale("symlog", linthresh=margin)  # young trainings are ten margins apart, and the end matters
-    axis.yaxis.set_major_locator(FixedLocator([-50, -20, -margin, 0, margin, 20, 50]))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_locator(NullLocator())
-    keys = {"a seed": "0.7", "mean, 90% interval": colour}
-    axis.legend(handles=[Line2D([], [], color=of, label=name) for name, of in keys.items()], loc="upper right")
-    return figure
-
-
 def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
     """Draws the held-out losses of the long runs: left by the step, right by the minutes that so many steps take.
 
@@ -220,60 +156,6 @@ def _side(rows: pd.DataFrame) -> str:
 def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: int) -> Plane:
     """Returns the lesion in a held-out subject's mask, in the plane that is shown."""
     return slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2
-
-
-# Parity
-
-
-def parity_figure(table: pd.DataFrame) -> Figure:
-    """Draws an axis for each metric, in its unit: each setting's difference from the reference, with its interval.
-
-    Between the black lines, the margin's ends, the two are equivalent; the margin stands behind the metric's name, the
-    interval to the right. Grey: the largest difference of two seeds of the reference. An axis reaches as far as all
-    that it holds.
-
-    Args:
-        table: of `parity.tables.parity`.
-    """
-    settings = list(dict.fromkeys(table["setting"]))
-    parts = [rows.set_index("setting") for _, rows in table.groupby(METRIC, sort=False)]
-    figure = new_figure(height=0.75 + len(parts) * (0.25 + 0.17 * len(settings)))
-    axes = figure.subplots(len(parts), 1, squeeze=False)[:, 0]
-    for axis, rows in zip(axes, parts, strict=True):
-        first = rows.iloc[0]
-        margin, between = float(first["margin"]), float(first["between_seeds"])
-        unit, name = UNITS.get(first["metric"], ""), (first["metric"], first["tissue"])
-        axis.barh((len(rows) - 1) / 2, 2 * between, len(rows), -between, color="#E5E5E5")
-        for place, (setting, row) in enumerate(rows.iterrows()):
-            low, high, colour = float(row["low"]), float(row["high"]), SETTING_COLOURS[str(setting)]
-            axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
-            axis.plot(row["difference"], place, "o", color=colour, markersize=4)
-            said = f"{_signed(low)} to {_signed(high)}{unit}"
-            axis.annotate(said, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=7)
-        for border in (-margin, margin):
-            axis.axvline(border, color="black", linewidth=1.2)
-        axis.axvline(0, color="black", linewidth=0.4)
-        reach = 1.08 * float(np.nanmax([margin, between, *rows["low"].abs(), *rows["high"].abs()]))
-        axis.set(xlim=(-reach, reach), ylim=(len(rows) - 0.4, -0.6))
-        axis.set_yticks(
-            [(len(rows) - 1) / 2], [f"{TITLES[name]}{ARROWS.get(better(name[0]), '')}: ±{margin:.2g}{unit}"]
-        )
-        axis.xaxis.set_major_locator(MaxNLocator(5, symmetric=True))
-        axis.tick_params(axis="x", length=2, pad=1)
-        axis.tick_params(axis="y", length=0)
-        axis.spines["left"].set_visible(False)
-    label = "difference from the reference, 90% interval; black lines: the margin; all in the metric's unit\n"
-    label += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
-    figure.supxlabel(label, fontsize=axes[0].xaxis.label.get_fontsize())
-    handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=4, label=name) for name in settings]
-    handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
-    return figure
-
-
-def _signed(value: float) -> str:
-    """Writes a difference with two digits, without an exponent: "+0.23"."""
-    return np.format_float_positional(value, 2, unique=False, fractional=False, sign=True).rstrip(".").replace("-", "−")
 
 
 # Samplers
@@ -360,9 +242,3 @@ def _steps(axis: Axes, table: pd.DataFrame) -> None:
             f"{steps}", (seconds, 1), xycoords=("data", "axes fraction"),
             fontsize=7, ha="center", va="top", backgroundcolor="white",
         )  # fmt: skip
-
-
-def nothing(axis: Axes) -> None:
-    """Writes "not measured" in a panel without data."""
-    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes)
-    axis.set(xticks=[], yticks=[])

@@ -37,6 +37,8 @@ def drawn(root: Path) -> str:
 def minutes(root: Path) -> str:
     """Returns the minutes of the model's training: "5.6"."""
     (model,) = tables.sampled(_samples(root))["model"].unique()
-    trainings = _record(root).trainings
-    (seconds,) = trainings.loc[trainings["steps"] == int(model.split("_")[5].removesuffix("steps")), "seconds"].unique()
+    arm, *_, steps, seed = model.split("_")
+    trained = _record(root).trainings
+    trained = trained[(trained["arm"] == arm) & (trained["seed"] == int(seed[1:]))]
+    (seconds,) = trained.loc[trained["steps"] == int(steps.removesuffix("steps")), "seconds"].unique()
     return f"{seconds / 60:.1f}"

@@ -33,7 +33,7 @@ WHOLES = Schema(
         "samples": Column("str", "the set of samples, as its file is called; heads: held-out heads, judged likewise"),
         "seed": Column("int64", "of the head whose mask the sample was drawn for"),
         "subject": Column("int64", "of that head"),
-        "group": Column("str", "what is judged as a whole", allowed=("anatomy", "image", "lesion", "copy")),
+        "group": Column("str", "what is judged as a whole", allowed=("anatomy", "image", "lesion", "copy", "cortex")),
         "numbers": Column("int64", "of the group"),
         "outside": Column("int64", "of them outside their range; of held-out heads one in ten is"),
         "worst": Column("str", "the number farthest from the heads' median"),

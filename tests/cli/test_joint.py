@@ -26,7 +26,8 @@ def test_a_joint_model_from_heads_to_volumes_of_one_brain(head_folder: Path, tmp
     assert (known["layout"], known["held_out"]) == ("three-contrast head", ["head all, seed 1, subject 0"])
     assert main(["train", "--heads", "2", "--contrast", "t1", *command[5:], "--steps", "2"]) == 1
     assert "--contrast all (not t1)" in capsys.readouterr().err
-    assert main(["release", str(run), "--out", str(released), "--held-out", "2", "--device", "cpu", "-q"]) == 0
+    release = ["release", str(run), "--out", str(released), "--steps", "2", "--held-out", "2"]
+    assert main([*release, "--device", "cpu", "-q"]) == 0
     for model, name in ((run, "a"), (released, "b")):
         drawn = ["sample", "--checkpoint", str(model), "--mask", str(mask), "--sampler", "ddim", "--steps", "2"]
         assert main([*drawn, "--out", str(tmp_path / name / "v.nii.gz"), "--device", "cpu", "-q"]) == 0

@@ -97,7 +97,8 @@ def test_train_and_release_take_heads(tmp_path: Path, capsys) -> None:
     assert "--heads (not --phantom)" in complaint(capsys)
     assert main(["train", "--heads", "1", *command[3:]]) == 1
     assert "--heads 2 (not 1)" in complaint(capsys)
-    assert main(["release", str(run), "--out", str(released), "--held-out", "2", "--device", "cpu", "-q"]) == 0
+    release = ["release", str(run), "--out", str(released), "--steps", "2", "--held-out", "2"]
+    assert main([*release, "--device", "cpu", "-q"]) == 0
     card = released.with_suffix(".md").read_text()
     assert "2 synthetic subjects (`medddpm.data.heads`, flair, seed 0)" in card
     assert "FLAIR heads" in card

@@ -24,7 +24,7 @@ class Launch:
     kernel: str = CONV
     us: float = 100.0
     phase: str | None = "forward"
-    grid: str | None = "(64, 1, 1)"
+    grid: str | None = "(640, 1, 1)"
     counted: bool = True
     tensor: float = 10.0
     dram: float = 10.0

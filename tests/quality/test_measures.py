@@ -77,6 +77,13 @@ def test_contrast_is_the_difference_in_deviations() -> None:
     assert numbers(painted(0.0, 0.6, -0.8, 0.1))["contrast", "white - grey"] == pytest.approx(-6, rel=0.05)
 
 
+def test_a_ribbon_has_edges_and_a_mottled_mass_has_none() -> None:
+    step = 0.1 * 2 / math.sqrt(math.pi)  # the mean difference of two draws of noise of deviation 0.1
+    assert numbers(painted(0.6, 0.0, -0.8, 0.1))["edges", "white - grey"] == pytest.approx(0.6 / step, rel=0.05)
+    assert numbers(painted(0.3, 0.3, -0.8, 0.1))["edges", "white - grey"] == pytest.approx(1, rel=0.05)
+    assert math.isnan(numbers(painted(0.6, 0.0, -0.8, 0.1), torch.zeros_like(onion()))["edges", "white - grey"])
+
+
 def test_a_flat_volume_has_neither_contrast_nor_texture_however_it_is_segmented() -> None:
     brain, flat = numbers(painted(0.6, 0.0, -0.8, 0.05)), numbers(painted(0.2, 0.2, 0.2, 0.05))
     assert brain["explained", "all"] > 0.9

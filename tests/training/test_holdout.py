@@ -26,8 +26,8 @@ from medddpm.training.run import train
 from medddpm.training.trainer import Trainer
 
 TINY = TrainConfig(
-    image_size=8, model_channels=32, channel_mult=(1, 2), accumulation=1, save_every=2, sample_every=2, ema_start=3,
-    ema_every=1, holdout=1,
+    image_size=8, model_channels=16, norm_groups=8, channel_mult=(1, 2), accumulation=1, save_every=2, sample_every=2,
+    ema_start=3, ema_every=1, holdout=1,
 )  # fmt: skip
 COMMAND = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--device", "cpu", "--quiet"]
 

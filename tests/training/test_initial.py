@@ -19,7 +19,7 @@ from medddpm.training.config import TrainConfig
 from medddpm.training.initial import read_initial
 from medddpm.training.run import train
 
-FROM = ["--size", "8", "--channels", "64", "--channel-mult", "1", "2", "--blocks", "2", "--norm-groups", "16"]
+FROM = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--blocks", "2", "--norm-groups", "8"]
 COMMON = ["--device", "cpu", "--quiet", "--sample-every", "0", "--accumulation", "1"]
 PLAIN = ["--size", "8", *COMMON]
 
@@ -68,7 +68,7 @@ def test_a_run_begins_with_the_averaged_weights_of_the_file(
     assert (content["step"], len(content["losses"])) == (1, 1)
     assert all(moments["step"] == 1 for moments in content["optimizer"]["state"].values())
     record = json.loads((tmp_path / "run.json").read_text())
-    assert (record["model_channels"], record["norm_groups"]) == (64, 16)
+    assert (record["model_channels"], record["norm_groups"]) == (32, 8)
     file = sources["checkpoint" if kind == "run" else kind]
     assert record["init"] == f"{file.name}, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
@@ -85,8 +85,8 @@ def test_it_resumes_with_and_without_the_file(
     capsys.readouterr()
     assert command(head_folder, tmp_path / "a", *PLAIN, "--init", str(sources["checkpoint"]), "--steps", "4") == 1
     assert "its run was begun with --init a.safetensors, SHA-256" in capsys.readouterr().err
-    assert command(head_folder, tmp_path / "a", *PLAIN, "--channels", "32", "--norm-groups", "16", "--steps", "4") == 1
-    assert "its run was begun with --channels 64 (not 32)" in capsys.readouterr().err
+    assert command(head_folder, tmp_path / "a", *PLAIN, "--channels", "64", "--norm-groups", "8", "--steps", "4") == 1
+    assert "its run was begun with --channels 32 (not 64)" in capsys.readouterr().err
 
 
 def test_a_run_of_random_weights_does_not_go_on_from_a_file(
@@ -102,11 +102,11 @@ def test_another_network_than_the_files_is_refused_in_a_line_that_names_all(
     head_folder: Path, sources: dict[str, Path], tmp_path: Path, capsys
 ) -> None:
     words = [*PLAIN, "--init", str(sources["released"]), "--steps", "1"]
-    other = ["--channels", "32", "--channel-mult", "1", "--blocks", "2", "--prediction", "flow"]
+    other = ["--channels", "64", "--channel-mult", "1", "--blocks", "2", "--prediction", "flow"]
     assert command(head_folder, tmp_path / "run", *words, *other) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert (
-        "its model has --channels 64 (not 32), --channel-mult 1 2 (not 1), --prediction noise (not flow); leave" in line
+        "its model has --channels 32 (not 64), --channel-mult 1 2 (not 1), --prediction noise (not flow); leave" in line
     )
     assert not (tmp_path / "run").exists()
     assert command(head_folder, tmp_path / "run", *words, *FROM[2:]) == 0, "the same ones may be given"

@@ -33,7 +33,9 @@ from medddpm.training.recipes import RECIPES, fields_of, most_volumes
 from medddpm.training.run import train
 from medddpm.training.trainer import Trainer
 
-TINY = TrainConfig(image_size=8, model_channels=32, channel_mult=(1,), sample_every=0, accumulation=1, ema_every=2)
+TINY = TrainConfig(
+    image_size=8, model_channels=16, norm_groups=8, channel_mult=(1,), sample_every=0, accumulation=1, ema_every=2
+)
 OURS = replace(
     TINY, batch_size=2, learning_rate=1e-3, warm_up=2, decay="cosine", length=6, ema_share=0.1, flips=True, deform=0.02,
 )  # fmt: skip

@@ -36,8 +36,8 @@ from medddpm.training.run import _fits, train
 from medddpm.training.trainer import Trainer
 
 TINY = TrainConfig(  # with attention, as the published one
-    image_size=8, model_channels=32, channel_mult=(1, 2), save_every=2, sample_every=0, ema_start=4, ema_every=2,
-    ema_decay=0.9, keep=2,
+    image_size=8, model_channels=16, norm_groups=8, channel_mult=(1, 2), save_every=2, sample_every=0, ema_start=4,
+    ema_every=2, ema_decay=0.9, keep=2,
 )  # fmt: skip
 COMMAND = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--seed", "0", "--sample-every", "0"]
 COMMAND += ["--device", "cpu", "--quiet"]
@@ -394,7 +394,7 @@ def test_a_loss_that_is_no_number_ends_it_and_keeps_the_last_checkpoint(volumes,
 def test_a_disk_that_fills_up_keeps_the_last_good_checkpoint(volumes, head_folder: Path, tmp_path: Path) -> None:
     """A limit on the size of a file stands for the disk."""
     out = tmp_path / "run"
-    whole = run(volumes, out, 2, ema_start=2000, ema_every=10, ema_decay=0.995)
+    whole = run(volumes, out, 2, model_channels=32, norm_groups=32, ema_start=2000, ema_every=10, ema_decay=0.995)
     size = checkpoints_of(out)[-1].stat().st_size
     words = ["train", "--data", str(head_folder), "--out", str(out), *COMMAND]
     words += ["--steps", "4", "--save-every", "2", "--no-check"]

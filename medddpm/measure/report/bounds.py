@@ -1,4 +1,4 @@
-"""Says what bounds a step: Tensor Cores, memory bandwidth, other units, latency, communication, the host or the loader.
+"""Says what bounds a step: Tensor Cores, memory, other units, too few blocks, latency, communication, host or loader.
 
 Each launch's time goes to the first rule of `RULES` that fits the launch; time in which the GPU idles goes to the
 loader, as far as the host waited for that, and else to the host. What has the largest share of the step bounds it.
@@ -16,17 +16,19 @@ import pandas as pd
 from medddpm.measure.report.folder import Profile
 
 TENSOR, MEMORY, UNITS, LATENCY = "Tensor Cores", "memory bandwidth", "other units of the SMs", "latency"
+FEW = "too few blocks"
 TALK, HOST, LOADER, UNKNOWN = "communication between GPUs", "the host", "the loader", "cannot be told"
 BUSY = 60.0
-"""Percent of its peak from which a unit bounds a launch: the threshold of Nsight Compute's rule SOLBottleneck, which
-says that below it latency is the usual reason."""
+"""Percent of its peak from which a unit bounds a launch: the number of Nsight Compute's rule SOLBottleneck, which says
+that below it latency is the usual reason. That rule looks at the SMs and at all of memory; here memory is DRAM."""
+FEW_BLOCKS = 100  # fewer than an A100 (108) or an H100 (132) has SMs, so that some of them idle; a choice
 SMALL_NS = 5_000.0  # launches shorter than that are over before the host has launched the next one; a choice
 FEW_WARPS = 16.0  # of the 64 that an SM of an A100 or H100 holds: a quarter; a choice
 LEAST, NAMED = 0.4, 0.1  # share that bounds a step by itself, and share that is named beside it; choices
 NOT_COUNTED = (
-    "Counters are missing: on most clouds the driver keeps them for administrators. Whoever administers the machine "
-    "opens them with the driver's option NVreg_RestrictProfilingToAdminUsers=0 and a restart, or runs the profile as "
-    "root; then profile again."
+    "Counters are missing: their run was left out or interrupted, and the same command goes on with it; or the driver "
+    "keeps them for administrators, as on most clouds. Whoever administers the machine opens them with the driver's "
+    "option NVreg_RestrictProfilingToAdminUsers=0 and a restart, or runs the profile as root."
 )
 
 
@@ -47,7 +49,7 @@ class Rule:
     advice: str
 
 
-_NCU, _CHOICE = "Nsight Compute's rule SOLBottleneck", "a choice"
+_NCU, _CHOICE = "the number of Nsight Compute's rule SOLBottleneck", "a choice"
 RULES = (
     Rule(TALK, "a launch of NCCL's", "its name", "overlap it with the backward pass; larger buckets; fewer bytes"),
     Rule(
@@ -55,7 +57,7 @@ RULES = (
         "fewer operations, or a lower precision",
     ),
     Rule(
-        MEMORY, f"DRAM bandwidth at {BUSY:g}% or more", _NCU,
+        MEMORY, f"DRAM bandwidth at {BUSY:g}% or more", f"{_NCU}, which also counts L1 and L2",
         "fuse what reads the same tensors (torch.compile, accelerate); BF16 halves the bytes",
     ),
     Rule(
@@ -63,7 +65,11 @@ RULES = (
         "TF32 or BF16, if these are FP32 products: CUDA cores then leave them to the Tensor Cores",
     ),
     Rule(
-        LATENCY, "none of these, with counters", _NCU,
+        FEW, f"fewer than {FEW_BLOCKS} blocks, {SMALL_NS / 1000:g} µs or longer, with counters", _CHOICE,
+        "other algorithms (cudnn.benchmark); larger batches; a reduction in more parts; SMs idle meanwhile",
+    ),
+    Rule(
+        LATENCY, "none of these, with counters", "what is left",
         "larger batches or tiles; other algorithms (cudnn.benchmark); fused or graphed small launches",
     ),
     Rule(
@@ -111,12 +117,15 @@ class Bounds:
 
 def of_launches(kernels: pd.DataFrame) -> pd.Series[str]:
     """Returns what bounds each row of a table `KERNELS`."""
+    counted = kernels["cycles_active"].notna()
+    blocks = kernels["grid"].astype(str).str.extract(r"(\d+), (\d+), (\d+)").astype(float).prod(axis=1, skipna=False)
     conditions = [
         (kernels["family"] == "nccl", TALK),
         (kernels["tensor_pct"] >= BUSY, TENSOR),
         (kernels["dram_pct"] >= BUSY, MEMORY),
         (kernels["sm_throughput_pct"] >= BUSY, UNITS),
-        (kernels["cycles_active"].notna() | (kernels["duration_ns"] < SMALL_NS), LATENCY),
+        (counted & (blocks < FEW_BLOCKS) & (kernels["duration_ns"] >= SMALL_NS), FEW),
+        (counted | (kernels["duration_ns"] < SMALL_NS), LATENCY),
     ]
     fitting, bounds = zip(*conditions, strict=True)
     return pd.Series(np.select(fitting, bounds, UNKNOWN), kernels.index, dtype=object)
@@ -180,7 +189,7 @@ def sentences(bounds: Bounds, known: float) -> list[str]:
     elif most < LEAST:
         said = f"No single thing bounds this step: the largest share of the {of_what}, {most:.0%}, is {first}."
     else:
-        verb = "bound" if first in (TENSOR, UNITS) else "bounds"
+        verb = "bound" if first in (TENSOR, UNITS, FEW) else "bounds"
         said = f"{first[0].upper()}{first[1:]} {verb} this step: {most:.0%} of the {of_what}."
     told = [said]
     if rest:

@@ -135,11 +135,6 @@ def read_profile(folder: str | os.PathLike[str], label: str | None = None, run: 
     return _read(numbered[0], [file for file in files if file.label == label], run)
 
 
-def labels_of(folder: str | os.PathLike[str]) -> list[str]:
-    """Lists the labels of the steps that a folder has; none if it has no profile."""
-    return sorted({f.label for f in _files(Path(folder)) if f.kind in _TRACES and f.part.startswith("step")})
-
-
 def _files(folder: Path) -> Iterator[_File]:
     """Lists the finished tables of a folder by name."""
     if not folder.is_dir():

@@ -12,7 +12,7 @@ from helpers.profiles import SUM, Launch, write_profile
 from helpers.repository import ROOT
 
 from medddpm.measure.report import bounds
-from medddpm.measure.report.bounds import HOST, LATENCY, LOADER, MEMORY, RULES, TALK, TENSOR, UNITS, UNKNOWN
+from medddpm.measure.report.bounds import FEW, HOST, LATENCY, LOADER, MEMORY, RULES, TALK, TENSOR, UNITS, UNKNOWN
 from medddpm.measure.report.folder import read_profile
 
 LONG = Launch(us=1000.0)
@@ -31,6 +31,7 @@ LAUNCHES = {
     TENSOR: (Launch(tensor=60.0, dram=99.0, sm=99.0), Launch(tensor=59.9)),
     MEMORY: (Launch(dram=60.0, sm=99.0), Launch(dram=59.9)),
     UNITS: (Launch(sm=60.0), Launch(sm=59.9)),
+    FEW: (Launch(grid="(11, 3, 3)", us=5.0), Launch(grid="(25, 4, 1)", us=5.0)),
     LATENCY: (Launch(counted=True), Launch(us=5.0, counted=False)),
     TALK: (Launch(NCCL, tensor=99.0), Launch("all_reduce")),
     UNKNOWN: (Launch(us=5.0, counted=False), Launch(us=4.9, counted=False)),

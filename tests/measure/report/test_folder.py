@@ -14,7 +14,7 @@ from helpers.profiles import Launch, kernels_of, trace_of, write_profile
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.measure.report.folder import Program, labels_of, read_profile
+from medddpm.measure.report.folder import Program, read_profile
 from medddpm.measure.schemas import KERNELS, TRACE
 from medddpm.measure.tables import write_meta, write_table
 from medddpm.runtime.files import write_gzipped
@@ -24,7 +24,8 @@ TWO = [Launch(us=100.0), Launch("Memset (Device)", 5.0, None, None, counted=Fals
 
 
 def test_records_of_a_card_are_profiles() -> None:
-    assert labels_of(RECORDS) == ["base", "fast", "opt1", "opt12", "opt2"]
+    with pytest.raises(BadInput, match="several profiles: base, fast, opt1, opt12, opt2"):
+        read_profile(RECORDS)
     profile = read_profile(RECORDS, "BASE")
     assert (profile.name, profile.card, profile.path.name) == (
         "BASE", "NVIDIA H100 80GB HBM3", "launches_base_step_run1.csv",
@@ -67,7 +68,7 @@ def test_pages_of_nsight_compute_are_parsed_with_what_lies_beside(tmp_path: Path
 def test_an_unfinished_table_is_none(tmp_path: Path) -> None:
     pages(tmp_path, "own", {})
     pages(tmp_path, "base", {"unfinished": True})
-    assert labels_of(tmp_path) == ["own"]
+    assert read_profile(tmp_path).path.name.startswith("own_step")
     write_meta({"unfinished": True}, tmp_path / "own_step_run1_raw.csv.gz")
     profile = read_profile(tmp_path)
     assert profile.kernels is None

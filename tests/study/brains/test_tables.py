@@ -26,7 +26,7 @@ def record(tmp_path: Path) -> Path:
 def test_a_machines_tables_are_joined_and_each_row_says_where_it_was(record: Path) -> None:
     read = recorded(record, "H200")
     assert read.wholes.groupby(["folder", "samples"]).size().to_dict() == {
-        ("flair", "flair.dpmpp20"): 16, ("flair", "heads"): 16, ("joint", "heads"): 16, ("joint", "joint.dpmpp20"): 16,
+        ("flair", "flair.dpmpp20"): 20, ("flair", "heads"): 20, ("joint", "heads"): 20, ("joint", "joint.dpmpp20"): 20,
     }  # fmt: skip
     assert set(read.verdicts["folder"]) == {"joint"}
     assert list(read.trainings) == [*schemas.TRAININGS.columns, "folder"]
@@ -45,7 +45,7 @@ def test_sets_are_called_by_names_in_their_order(record: Path) -> None:
     names = {("joint", "joint.dpmpp20"): "this model", ("flair", "heads"): "heads, FLAIR"}
     rows = called(recorded(record, "H200").wholes, names)
     assert list(rows["set"].cat.categories) == ["this model", "heads, FLAIR"]
-    assert rows.groupby("set", observed=True)["passes"].sum().to_dict() == {"this model": 12, "heads, FLAIR": 16}
+    assert rows.groupby("set", observed=True)["passes"].sum().to_dict() == {"this model": 15, "heads, FLAIR": 20}
     assert rows["set"].is_monotonic_increasing
     with pytest.raises(BadInput, match=r"brains/flair.*no row of the samples joint\.dpmpp20"):
         called(recorded(record, "H200").wholes, {("flair", "joint.dpmpp20"): "none"})

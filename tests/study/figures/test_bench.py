@@ -1,4 +1,4 @@
-"""The bench's tables and pictures, from a record made up here."""
+"""The bench's tables, sentences and colours, from a record made up here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.figures import texts
-from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from medddpm.errors import BadInput
 from medddpm.measure.tables import write_table
@@ -21,13 +16,12 @@ from study.bench import repeats, sentences, tables
 from study.bench.networks import NETWORKS
 from study.bench.results import report_key
 from study.bench.settings import BENCH_SETTINGS, LADDER, SAMPLED
-from study.figures import bench
-from study.figures.style import SETTING_COLOURS, save_figure
+from study.figures.bench import colour_of, label_of
+from study.figures.style import SETTING_COLOURS
 from study.records import schemas
 
 LIMITS = {"copy": 4000.0, "fp32": 50.0, "tf32": 400.0, "bf16": 800.0}
 STEP_TFLOP, FORWARD_TFLOP = 16.0, 5.0
-WORK = {"forward": 1e12 * FORWARD_TFLOP, "step": 1e12 * STEP_TFLOP, "attention": 0.2e12}
 
 
 def row(network: str, setting: str, measure: str, ms: float, **known: object) -> dict[str, object]:
@@ -67,19 +61,6 @@ def bench_table(left_out: tuple[str, ...] = ()) -> pd.DataFrame:
     table = pd.DataFrame([r for r in rows if r["setting"] not in left_out and r["network"] not in left_out])
     numbers = ["host_ms", "peak_gib", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
     return table.astype(dict.fromkeys(numbers, "float64"))
-
-
-def kernels_table() -> pd.DataFrame:
-    rows = [
-        ("cutlass_tensorop_fprop_bf16", "other convolution", 10, 1e6, 1e8, 1e8),
-        ("sm90_xmma_dgrad_implicit", "xmma_dgrad", 10, 2e6, 1e8, 1e8),
-        ("sm90_xmma_wgrad_implicit", "xmma_wgrad", 5, 3e6, 1e8, 1e8),
-        ("cudnn::computeOffsets", "cudnn helper", 1, 1e5, np.nan, np.nan),
-        ("triton_poi_fused_add", "triton pointwise", 4, 5e5, 1.5e9, 0.5e9),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16", "attention", 2, 4e5, 1e7, 1e7),
-        ("Memset", "memset and memcpy", 1, 1e3, np.nan, np.nan),
-    ]
-    return pd.DataFrame(rows, columns=["kernel", "family", "count", "duration_ns", *tables.BYTES])
 
 
 def written(root: Path, table: pd.DataFrame, gpu: str = "H200") -> Path:
@@ -331,153 +312,24 @@ def test_the_networks_errors_are_those_of_the_networks_that_have_both() -> None:
     ), "torch.compile's errors are not autocast's"
 
 
-def test_the_tools_picture_has_the_settings_of_the_sentence() -> None:
-    measured = tables.by_setting(bench_table())
-    shown = tables.tools(measured)
-    assert set(shown.index) == {"BASE", *ORDINARY, "accelerate", "graphed_step"}
-    assert list(shown.index[-2:]) == ["accelerate", "graphed_step"]
-    assert shown["step_ms"][:-2].is_monotonic_decreasing
-    axis = bench.steps_figure({"H100": shown}).axes[0]
-    assert texts(axis)[-1] == "40.0  32.0×"
-    assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
+def test_each_kernel_belongs_to_a_part_of_a_step() -> None:
+    """The products of a convolution by their kernels' names, its helpers together, any other kernel by its family."""
+    parts = {
+        ("cutlass_tensorop_fprop_bf16", "other convolution"): "convolution, forward",
+        ("sm90_xmma_dgrad_implicit", "xmma_dgrad"): "convolution, input gradient",
+        ("sm90_xmma_wgrad_implicit", "xmma_wgrad"): "convolution, weight gradient",
+        ("cudnn::computeOffsets", "cudnn helper"): "convolution, other",
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16", "attention"): "attention",
+        ("triton_poi_fused_add", "triton pointwise"): "triton pointwise",
+    }
+    assert {names: tables.part_of(*names) for names in parts} == parts
 
 
-def test_the_roofline_has_the_steps_whose_bytes_were_counted() -> None:
-    kernels = pd.DataFrame(
-        {
-            "config": ["BASE", "BASE", "BASE", "FAST", "OPT2"],
-            "run": [1, 2, 2, 2, 1],
-            "count": [9, 2, 1, 4, 1],
-            "dram_read_bytes": [np.nan, 3e9, 4e9, 6e9, np.nan],
-            "dram_written_bytes": [np.nan, 1e9, 2e9, 4e9, np.nan],
-        }
-    )
-    again = kernels.iloc[1:4].assign(run=3, count=100)
-    moved = tables.moved(pd.concat([kernels, again], ignore_index=True))
-    assert moved == {"BASE": 14.0, "FAST": 40.0}, "of the first run that counted them"
-    points = tables.roofline(bench_table(), moved)
-    assert points["setting"].tolist() == ["BASE", "FAST"]
-    fast = points.iloc[1]
-    assert fast["tflops"] == 400
-    assert fast["gbps"] == 1000, "40 GB in 40 ms"
-    assert fast["intensity"] == 400, "400 TFLOP/s divided by 1 TB/s"
-    assert tables.roofline(bench_table(), {}).empty
-
-
-def test_each_part_of_a_step_has_its_floor() -> None:
-    parts = tables.remaining(kernels_table(), WORK, LIMITS)
-    assert parts.index.tolist() == [
-        "convolution, input gradient", "convolution, weight gradient", "convolution, forward", "triton pointwise",
-        "attention", "convolution, other", "memset and memcpy",
-    ]  # fmt: skip
-    assert parts["ms"].tolist() == pytest.approx([20, 15, 10, 2, 0.8, 0.1, 0.001])
-    floors = parts["floor_ms"]
-    assert floors["convolution, forward"] == pytest.approx(1e3 * 5 / 800)
-    assert floors["convolution, input gradient"] == pytest.approx(1e3 * 6 / 800)
-    assert parts.loc["triton pointwise", "gb"] == 4 * 2.0
-    assert floors["triton pointwise"] == pytest.approx(2.0)
-    assert np.isnan(floors["convolution, other"])
-    assert floors["attention"] == pytest.approx(1e3 * 0.2 / 800), "its few bytes would take a hundredth of that"
-    assert floors["memset and memcpy"] == 0
-
-
-def test_volumes_count_the_batch() -> None:
-    table = tables.volumes(bench_table())
-    fast = table[(table["setting"] == "FAST") & (table["batch"] == 4)]
-    assert fast["seconds"].tolist() == [2.0]
-    assert table["setting"].tolist()[0] == "BASE"
-
-
-# pictures
-
-
-def bars(axis: Axes) -> list[Rectangle]:
-    return [patch for patch in axis.patches if isinstance(patch, Rectangle)]
-
-
-def dots(axis: Axes) -> list[Line2D]:
-    return [line for line in axis.lines if line.get_marker() == "o"]
-
-
-def test_dots_of_the_ladder_are_at_their_times() -> None:
-    ladder = tables.ladder(tables.by_setting(bench_table(("OPT12",))))
-    axis = bench.steps_figure({"H200": ladder}).axes[0]
-    assert [dot.get_xdata()[0] for dot in dots(axis)] == pytest.approx(ladder["step_ms"].tolist())
-    assert to_hex(dots(axis)[0].get_color()) == SETTING_COLOURS["BASE"].lower()
-    assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
-    assert texts(axis)[0] == "1280", "BASE gains nothing over itself"
-    assert texts(axis)[-1] == "40.0  32.0×"
-    labels = [label.get_text() for label in axis.get_yticklabels()]
-    called = tables.readable(ladder)["what it is"]
-    assert all(
-        label in (change, f"{name}: {change}") for label, (name, change) in zip(labels, called.items(), strict=True)
-    )
-
-
-def test_a_setting_that_one_card_lacks_is_a_dash_there() -> None:
-    ladder = tables.ladder(tables.by_setting(bench_table()))
-    whole, part = bench.steps_figure({"H100": ladder, "H200": ladder.drop(index="OPT1")}).axes
-    assert [axis.get_title() for axis in (whole, part)] == ["H100", "H200"]
-    assert "–" not in texts(whole)
-    assert texts(part)[1] == "–"
-    assert len(dots(part)) == len(dots(whole)) - 1
-
-
-def test_the_roof_is_where_copy_and_product_meet() -> None:
-    axis = bench.roofline_figure(tables.roofline(bench_table(), {"BASE": 1280.0, "FAST": 40.0}), LIMITS, "H200").axes[0]
-    roofs = [line for line in axis.lines if len(line.get_xdata()) == 3]
-    assert len(roofs) == 3
-    for line, name in zip(roofs, ("fp32", "tf32", "bf16"), strict=True):
-        x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
-        assert x[1] * LIMITS["copy"] / 1e3 == pytest.approx(LIMITS[name])
-        assert y[1] == y[2] == LIMITS[name]
-    points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines if len(line.get_xdata()) == 1]
-    assert (400, 400) in points
-
-
-def test_what_remains_is_drawn_with_its_floor() -> None:
-    parts = tables.remaining(kernels_table(), WORK, LIMITS)
-    axis = bench.remaining_figure(parts, "H100").axes[0]
-    assert axis.get_title(loc="left").startswith("H100, FAST: ")
-    groups = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert groups == ["convolution", "pointwise", "matmul"], "each colour is explained"
-    assert [bar.get_width() for bar in bars(axis)] == pytest.approx([20, 15, 10, 2, 0.8, 0.1, 0.001])
-    assert len(axis.lines) == 5, "a line for every floor that is known of what is drawn by itself"
-    assert texts(axis)[0] == "20.00, floor 7.50"
-    assert axis.get_yticklabels()[-1].get_text() == "1 smaller"
-
-
-def test_others_memory_and_volumes_show_their_numbers() -> None:
-    table = bench_table()
-    axis = bench.others_figure(tables.others(table.replace({"setting": {"FAST": "accelerate"}})), "H100").axes[0]
-    assert [bar.get_x() + bar.get_width() for bar in bars(axis)] == pytest.approx([1.25] * (len(NETWORKS) - 2))
-    assert axis.child_axes[0].get_yticklabels()[0].get_text() == "80.0 → 64.0 ms  (torch.compile)"
-    assert axis.get_title(loc="left") == "H100"
-    renamed = table.replace({"setting": {"FAST": "graphed_step"}})
-    axis = bench.others_figure(tables.others(renamed[renamed["network"] != "monai-unet"]), "H100").axes[0]
-    assert not bars(axis), "accelerate alone was not measured"
-    rings = [line for line in axis.lines if line.get_marker() == "o"]
-    assert len(rings) == len(NETWORKS) - 3, "nor was one network"
-    assert rings[0].get_xdata()[0] == pytest.approx(1.25)
-    axis = bench.others_figure(tables.others(networks_table()), "H100").axes[0]
-    assert axis.get_xlim()[0] < 0.8, "a bar to the left of 1 is whole"
-    assert axis.get_yticklabels()[0].get_text() == "nnU-Net PlainConvUNet, deep supervision", "the most first"
-    axis = bench.memory_figure(tables.by_setting(table), "H200").axes[0]
-    assert bars(axis)[0].get_width() == 20
-    assert axis.lines[-1].get_xdata()[0] == pytest.approx(20 / 3), "a third of BASE's"
-    axis = bench.volumes_figure(tables.volumes(table), "H200").axes[0]
-    assert [t.get_text() for t in axis.get_yticklabels()] == [
-        "DDPM, 250 steps", "DDIM, 10 steps", "DDPM, 250 steps, 4 at once",
-    ]  # fmt: skip
-
-
-def test_a_saved_picture_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    ladder = tables.by_setting(bench_table())
-    first = {p.name: p.read_bytes() for p in save_figure(bench.steps_figure({"H200": ladder}), "16_ladder", tmp_path)}
-    again = {p.name: p.read_bytes() for p in save_figure(bench.steps_figure({"H200": ladder}), "16_ladder", tmp_path)}
-    assert first == again
-    assert set(first) == {"16_ladder.png", "16_ladder.svg"}
+def test_a_setting_is_drawn_in_its_own_colour_or_that_of_its_kind() -> None:
+    colours = [colour_of(name) for name in ("BASE", "accelerate", "autocast", "compile", "+ norm")]
+    assert colours[:2] == [SETTING_COLOURS["BASE"], SETTING_COLOURS["FAST"]]
+    assert len(set(colours)) == len(colours)
+    assert [label_of(name) for name in ("OPT1", "+ norm")] == ["OPT1: TF32", "+ fused norm and activation"]
 
 
 def test_rows_say_how_long_apart_they_were_measured() -> None:
@@ -535,10 +387,6 @@ def test_a_network_of_several_runs_has_their_medians_and_their_spread() -> None:
     assert sentences.network_limits(table, runs).startswith(
         "- `accelerate` is no faster than the best tool for `UNet` with batch norm (0.80 to 1.20 in 3 runs): in an"
     ), "one run of several is enough"
-    axis = bench.others_figure(tables.others(table, runs), "H100").axes[0]
-    ranges = [line.get_xdata() for line in axis.lines if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
-    assert any(np.array_equal(ends, [0.8, 1.2]) for ends in ranges)
-    assert axis.get_xlim()[0] < 0.8
 
 
 def test_a_cell_is_a_name_or_a_number_or_says_that_there_is_none() -> None:

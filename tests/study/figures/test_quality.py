@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
 from study.figures import quality as figures_quality
-from study.figures.style import SETTING_COLOURS
 from study.parity import results, sentences
 from study.parity import samplers as parity_samplers
 from study.parity import tables as parity_tables
@@ -364,37 +363,6 @@ def test_the_brats_case_looks_as_stored(records: QualityRecord) -> Figure:
 
 
 @compares_picture
-def test_losses_look_as_stored(records: QualityRecord) -> Figure:
-    figure = figures_quality.losses_figure(records.loss)
-    left, right = figure.axes
-    assert [line.get_label() for line in left.lines] == list(SETTING_COLOURS)
-    assert len(right.lines) == 8
-    return figure
-
-
-@compares_picture
-def test_the_pairs_losses_look_as_stored() -> Figure:
-    """One seed's FAST is 20% above its OPT1 at one step: a line shows it, and the mean a fifth, of five whole pairs."""
-    _, loss = tables(short(seeds=range(6)))
-    held_out = loss[loss["part"] == "held-out"].copy()
-    held_out.loc[held_out["setting"] == "FAST", "loss"] = held_out.loc[held_out["setting"] == "OPT1", "loss"].to_numpy()
-    at = int(held_out["step"].iloc[1])
-    one = (held_out["setting"] == "FAST") & (held_out["seed"] == 3) & (held_out["step"] == at)
-    held_out.loc[one, "loss"] *= 1.2
-    cut = (held_out["setting"] == "FAST") & (held_out["seed"] == 5) & (held_out["step"] == held_out["step"].max())
-    figure = figures_quality.loss_pairs_figure(held_out[~cut])
-    (axis,) = figure.axes
-    *lines, mean, low, _, high = axis.lines
-    assert len(lines) == 5, "a run that was cut has no pair at every step"
-    percents = {float(line.get_ydata()[list(line.get_xdata()).index(at)]) for line in lines}
-    assert sorted(percents) == pytest.approx([0, 20])
-    assert max(mean.get_ydata()) == pytest.approx(20 / 5)
-    assert (low.get_ydata()[0], high.get_ydata()[0]) == (-5, 5)
-    assert axis.get_ylabel().endswith("beyond the margin (±5%) logarithmic"), "where the axis is no longer even"
-    return figure
-
-
-@compares_picture
 def test_long_losses_look_as_stored(records: QualityRecord) -> Figure:
     loss = records.loss[records.loss["plan"] == "long"]
     cut = loss[(loss["setting"] == "FAST") | (loss["step"] <= 40)]
@@ -403,46 +371,6 @@ def test_long_losses_look_as_stored(records: QualityRecord) -> Figure:
     for axis, ends in ((left, (40, 100)), (right, (40 * 228 / 60e3, 100 * 39 / 60e3))):
         assert [line.get_xdata()[-1] for line in axis.lines] == pytest.approx(ends)
     return figure
-
-
-def test_losses_that_nobody_measured_are_said_not_to_be() -> None:
-    figure = figures_quality.losses_figure(QualityRecord().loss)
-    assert [axis.texts[0].get_text() for axis in figure.axes] == ["not measured"] * 2
-
-
-@compares_picture
-def test_parity_looks_as_stored() -> Figure:
-    quality, _ = tables(short(("OPT1", "OPT12", "FAST"), range(6)), shift=-4.0)
-    return figures_quality.parity_figure(parity_tables.parity(quality))
-
-
-def test_every_metric_has_an_axis_in_its_unit_that_holds_its_margin_its_intervals_and_its_dots() -> None:
-    """However far a setting is from the reference."""
-    quality, _ = tables(short(("OPT1", "OPT12", "FAST"), range(6)))
-    quality.loc[(quality["setting"] == "FAST") & (quality["metric"] == "psnr"), "value"] += 10
-    table = parity_tables.parity(quality)
-    figure = figures_quality.parity_figure(table)
-    assert len(figure.axes) == table.drop_duplicates(METRIC).shape[0]
-    rows = table.groupby(METRIC, sort=False)
-    for axis, (_, part) in zip(figure.axes, rows, strict=True):
-        low, high = axis.get_xlim()
-        drawn = [np.asarray(line.get_xdata(), dtype=float) for line in axis.lines]
-        margin = float(part["margin"].iloc[0])
-        assert [values[0] for values in drawn[-3:]] == [-margin, margin, 0]
-        dots = [values[0] for values in drawn[:-3] if len(values) == 1]
-        spans = [values.tolist() for values in drawn[:-3] if len(values) == 2]
-        assert dots == part["difference"].tolist()
-        assert spans == part[["low", "high"]].to_numpy().tolist()
-        assert all(low < value < high for values in drawn for value in values)
-    psnr = list(rows.groups).index(("psnr", "all"))
-    (name,) = figure.axes[psnr].get_yticklabels()
-    assert name.get_text() == "PSNR ↑: ±0.5 dB"
-
-
-def test_a_row_has_its_interval_in_the_metrics_unit() -> None:
-    table = parity_tables.parity(tables(short(seeds=range(6)))[0])
-    axis = figures_quality.parity_figure(table.assign(low=0.0123, high=0.2)).axes[1]
-    assert [text.get_text() for text in axis.texts] == ["+0.012 to +0.20 dB"]
 
 
 @compares_picture

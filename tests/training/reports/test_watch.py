@@ -154,7 +154,7 @@ def test_a_run_that_is_lost_keeps_its_last_good_checkpoint(volumes, tmp_path: Pa
         def loss(self, *tensors: torch.Tensor, **options: object) -> torch.Tensor:
             Broken.calls += 1
             level = 0.02 if Broken.calls <= 120 else 0.8
-            return super().loss(*tensors, **options) * 0 + level
+            return level + 0 * sum(weight.sum() for weight in self.parameters())
 
     monkeypatch.setattr(trainer_module, "diffusion_of", lambda _config, network: Broken(network))
     config = TrainConfig(

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from medddpm.errors import BadInput
 from medddpm.measure import programs
 from medddpm.measure.lease import LeftForLater, time_left
@@ -28,13 +30,15 @@ from medddpm.measure.profile.program.hooked_run import answer, run_program
 from medddpm.measure.profile.program.observer import Order
 from medddpm.measure.profile.records import UNFINISHED, is_finished
 from medddpm.measure.profile.run import REMEDY
+from medddpm.measure.schemas import TRACE
 from medddpm.measure.store import digest
-from medddpm.measure.tables import check_table, meta_path, read_meta, write_meta
+from medddpm.measure.tables import check_table, meta_path, read_meta, read_table, write_meta
 from medddpm.runtime.files import write_gzipped
 from medddpm.runtime.locks import locked
 from medddpm.runtime.signals import ended_by_sigterm
 
 LABEL, VIEW = "own", "step"  # in the names of the tables
+PROFILING = "==PROF== Profiling"  # of the line that ncu prints for a launch
 INJECTED = Path(__file__).parent / "inject"
 
 
@@ -211,7 +215,9 @@ def profile(
             print(f"{label} … ", end="", flush=True)
             began = time.monotonic()
             try:
-                print(_measured(run, out), flush=True)
+                said = _measured(run, out)
+                # A terminal's line has shown how many launches are profiled, and is empty now.
+                print(f"\r{label} … {said}" if sys.stderr.isatty() else said, flush=True)
             except ncu.CannotMeasure as error:
                 print("not possible", flush=True)
                 print(f"The trace is all: times, families, phases and idle time, but no counters. {error}", flush=True)
@@ -272,11 +278,13 @@ def _counted(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]
     if known["processes"] > 1:
         problem = f"{known['processes']} processes make its step and wait for each other, and ncu holds them up"
         raise ncu.CannotMeasure(run.name, problem, "profile it as one process: of torchrun, --nproc-per-node 1")
+    distinct = len(read_table(traced, TRACE)[["kernel", "grid", "block"]].drop_duplicates())
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
         folder = Path(name)
 
         def collect(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-            done = run_program(command, run.order(folder))
+            with tqdm(total=distinct, desc=run.name, unit=" launches", disable=None, leave=False) as bar:
+                done = run_program(command, run.order(folder), lambda text: bar.update(text.count(PROFILING)))
             if "==ERROR==" not in done.stdout:
                 answer(run.order(folder), done, run.name)
             return done

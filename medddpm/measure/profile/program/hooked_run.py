@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from medddpm.measure.profile.program.observer import Order
 POLL, ENDING = 0.2, 60.0  # s: between two looks at a program; that it has to end after its last step
 
 
-def run_program(command: Sequence[str], order: Order) -> subprocess.CompletedProcess[str]:
+def run_program(
+    command: Sequence[str], order: Order, follow: Callable[[str], object] = bool
+) -> subprocess.CompletedProcess[str]:
     """Runs a program with hooks to its end; `stdout` of the result holds the output of both streams.
 
     Once its last step is recorded, its processes have `ENDING` seconds to end; then those that make steps are told to,
@@ -29,6 +31,7 @@ def run_program(command: Sequence[str], order: Order) -> subprocess.CompletedPro
     Args:
         command: the program with its environment, alone or under ncu.
         order: what is wanted of it, among that whether it may go on for as long as it likes.
+        follow: gets what it prints, a piece at a time.
     """
     folder, to_the_end = order.folder, order.to_the_end
     marked = programs.mark()
@@ -38,10 +41,13 @@ def run_program(command: Sequence[str], order: Order) -> subprocess.CompletedPro
             env={**os.environ, **marked},
         )  # fmt: skip
         late: float | None = None
-        told = False
+        told, read = False, 0
         try:
             while process.poll() is None:
                 time.sleep(POLL)
+                piece = os.pread(printed.fileno(), 2**20, read)
+                read += len(piece)
+                follow(piece.decode(errors="replace"))
                 if late is None and not to_the_end and (folder / "status.json").is_file():
                     late = time.monotonic() + ENDING if _status(folder).get("is_over") else None
                 if late is not None and time.monotonic() > late:

@@ -452,6 +452,14 @@ def profiled_on_gpu(text: str, folder: Path, *options: str) -> tuple[pd.DataFram
     return read_table(table, TRACE), read_meta(table)["program"]
 
 
+def test_what_a_program_prints_is_followed_while_it_runs(tmp_path: Path) -> None:
+    code = "import time; print('==PROF== Profiling a', flush=True); time.sleep(2); print('b')"
+    pieces: list[str] = []
+    done = hooked_run.run_program([sys.executable, "-c", code], Order(tmp_path, "trace", 2), pieces.append)
+    assert "".join(pieces).startswith(any_program.PROFILING)
+    assert done.stdout.endswith("b\n")
+
+
 @pytest.mark.gpu
 def test_a_program_on_a_gpu_is_traced_in_phases(tmp_path: Path) -> None:
     table, known = profiled_on_gpu(ON_GPU, tmp_path, "--no-counters")
