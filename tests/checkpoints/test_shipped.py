@@ -163,7 +163,7 @@ def test_a_seed_gives_the_volume_it_gave_elsewhere(sample: tuple[str, np.ndarray
 def test_it_is_a_head_with_the_mask_s_lesion(sample: tuple[str, np.ndarray]) -> None:
     _, volumes = sample
     tensor = torch.from_numpy(volumes.transpose(0, 3, 2, 1).copy()) * 2 - 1
-    assert verdicts(tensor) == {"anatomy": True, "image": True, "lesion": True}
+    assert verdicts(tensor) == {"anatomy": True, "image": True, "lesion": True, "cortex": True}
     mirrored = verdicts(tensor.flip(-1))
     assert not mirrored["lesion"], "the lesion is where the mask has it"
 
