@@ -24,7 +24,7 @@ def _samples(root: Path) -> pd.DataFrame:
 
 
 def passed(root: Path, group: str) -> str:
-    """Returns how many samples pass for heads by a group of numbers, or by each group for "all": "20" by the anatomy."""
+    """Returns how many samples pass for heads by a group of numbers, or by each ("all"): "20" by the anatomy."""
     rows = _samples(root)
     asked = rows if group == "all" else rows[rows["group"] == group]
     return str(int(asked.groupby("subject")["passes"].min().sum()))
