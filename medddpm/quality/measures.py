@@ -207,13 +207,14 @@ def _effect(one: Tensor, two: Tensor) -> float:
 
 def _edges(image: Tensor, labels: Tensor) -> float:
     """Returns the mean step between neighbours of which one is grey and one white matter, over that within either."""
+    image, matter = image.double(), torch.isin(labels, MATTER)
     across, within = [], []
     for axis, edge in enumerate(labels.shape):
-        one, two = labels.narrow(axis, 0, edge - 1), labels.narrow(axis, 1, edge - 1)
-        both = torch.isin(one, MATTER) & torch.isin(two, MATTER)
-        steps = image.double().diff(dim=axis).abs()
-        across.append(steps[both & (one != two)])
-        within.append(steps[both & (one == two)])
+        both = matter.narrow(axis, 0, edge - 1) & matter.narrow(axis, 1, edge - 1)
+        alike = labels.narrow(axis, 0, edge - 1) == labels.narrow(axis, 1, edge - 1)
+        steps = image.diff(dim=axis).abs()
+        across.append(steps[both & ~alike])
+        within.append(steps[both & alike])
     return float(torch.cat(across).mean() / torch.cat(within).mean().clamp(min=1e-6))
 
 

@@ -26,6 +26,7 @@ from medddpm.measure import programs
 from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.measure.machine import machine_meta, without_folders
 from medddpm.measure.profile import counters, ncu
+from medddpm.measure.profile.kernel_names import launch_keys
 from medddpm.measure.profile.program.hooked_run import answer, run_program
 from medddpm.measure.profile.program.observer import Order
 from medddpm.measure.profile.records import UNFINISHED, is_finished
@@ -278,7 +279,7 @@ def _counted(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]
     if known["processes"] > 1:
         problem = f"{known['processes']} processes make its step and wait for each other, and ncu holds them up"
         raise ncu.CannotMeasure(run.name, problem, "profile it as one process: of torchrun, --nproc-per-node 1")
-    distinct = len(read_table(traced, TRACE)[["kernel", "grid", "block"]].drop_duplicates())
+    distinct = launch_keys(read_table(traced, TRACE).dropna(subset="grid")).nunique()  # ncu profiles no copies
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
         folder = Path(name)
 
