@@ -83,6 +83,8 @@ _OURS = (
     _Ours("several GPUs", "20", ("scaling.", "bench.", "throughput."), _said("the record's 10th to 90th percentile")),
     _Ours("losses and steps under every setting", "01", ("training.",), _NONE),
     _Ours("samples judged as brains", "23", ("judge_", "brains/"), _said("the ranges of held-out heads")),
+    _Ours("what bounds other people's networks, and what tools would gain", "", ("networks/",), _NONE,
+          "`medddpm report figures/records/H200/networks/NAME/pytorch`"),
     _Ours("[the tests on the cards](card_tests.md)", "", ("gpu_tests",), _said("none fails"),
           "`python -m study numbers`"),
 )  # fmt: skip
@@ -187,7 +189,7 @@ def _kinds(root: Path, notebook: Path) -> list[str]:
         kind
         for (_, kind), names in _by_kind(root).items()
         for name in names
-        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+        if any(fnmatch.fnmatch(name, p) and name.count("/") == p.count("/") for p in patterns)  # as a shell's * does
     }
     return [kind for kind in groups.MEASURED_BY if kind in read]
 

@@ -15,7 +15,7 @@ from medddpm import __version__
 from medddpm.errors import printable
 from medddpm.measure.profile import summaries
 from medddpm.measure.profile.families import OTHER
-from medddpm.measure.report import bounds, starts, window
+from medddpm.measure.report import bounds, gains, starts, window
 from medddpm.measure.report.folder import Profile
 from medddpm.measure.report.page import charts
 from medddpm.runtime.files import check_output, replacing
@@ -43,15 +43,19 @@ class Section:
     unsorted: Sequence[Mapping[str, Any]]
     phases: Sequence[Mapping[str, Any]]
     curve: Mapping[str, Any] | None
+    gains: Sequence[Mapping[str, Any]]
+    no_gains: str
     numbers: Mapping[str, float]
 
 
 def write_report(profiles: Sequence[Profile], path: Path) -> Path:
     """Writes the page of some profiles, the first of them the baseline of the others; returns its path."""
-    sections = [_section(profile, title) for profile, title in zip(profiles, _titles(profiles), strict=True)]
+    titled = zip(profiles, _titles(profiles), strict=True)
+    sections = [_section(profile, title, [p for p in profiles if p is not profile]) for profile, title in titled]
     text = _template().render(
         sections=sections, side_by_side=_side_by_side(sections), rules=bounds.RULES, rule=starts.RULE,
-        version=__version__, generator=GENERATOR, close=f"{starts.CLOSE:.0%}",
+        gains_from=gains.FROM, gains_off=gains.OFF, version=__version__, generator=GENERATOR,
+        close=f"{starts.CLOSE:.0%}",
     )  # fmt: skip
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -90,9 +94,9 @@ def _titles(profiles: Sequence[Profile]) -> list[str]:
     return [f"{name} ({place + 1})" if names.count(name) > 1 else name for place, name in enumerate(names)]
 
 
-def _section(profile: Profile, title: str) -> Section:
+def _section(profile: Profile, title: str, others: Sequence[Profile]) -> Section:
     kernels, known = profile.by_launch, profile.known()
-    bounded = bounds.of_step(profile)
+    bounded, refused = bounds.of_step(profile), gains.refused(profile)
     return Section(
         title=title,
         card=_shown(profile.card),
@@ -107,6 +111,8 @@ def _section(profile: Profile, title: str) -> Section:
         unsorted=_unsorted(kernels),
         phases=_phases(profile.launches),
         curve=_curve(profile),
+        gains=[] if refused else _gains(profile, others),
+        no_gains=refused,
         numbers=_numbers(profile, kernels, bounded),
     )
 
@@ -170,6 +176,15 @@ def _curve(profile: Profile) -> dict[str, Any] | None:
         "held": float(held),
         "rows": [{**row, "title": starts.TITLES[row["counter"]]} for row in rows if row["counter"] in window.SHOWN],
     }
+
+
+def _gains(profile: Profile, others: Sequence[Profile]) -> list[dict[str, Any]]:
+    """Returns a row for each tool: the predicted time, and the measured one of another profile of the same step."""
+    measured = gains.measured(profile, others)
+    return [
+        {**vars(gain), "measured": measured.get(gain.tool), "ratio": gain.ms / measured.get(gain.tool, math.nan)}
+        for gain in gains.predicted(profile)
+    ]
 
 
 def _caveats(profile: Profile) -> list[str]:
