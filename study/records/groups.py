@@ -38,7 +38,7 @@ MEASURED_BY: Mapping[str, str] = MappingProxyType(
         "judge_": "`python -m study judge --out runs/judge`",
         "brains/": "`python -m study trainings --plan models --out runs/models`, then "
         "`python -m study judge --out runs/judge`",
-        "networks/": "`medddpm profile study/profile/theirs.py:NAME --tool TOOL --out DIR`",
+        "networks/": "`medddpm profile study/bench/theirs.py:NAME --tool TOOL --out DIR`",
         "phantom-flair-64/": "`medddpm train --phantom 1024 --contrast flair …`, then `medddpm release`",
         "gpu_tests": "`make test-gpu`",
     }
