@@ -956,7 +956,7 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(folder: Path, tmp_path: Pat
         time.sleep(0.05)
     started.terminate()
     started.join(60)
-    assert started.exitcode == 130
+    assert started.exitcode == 130, (tmp_path / "complaint").read_text()
     for _ in range(50):
         left = subprocess.run(["pgrep", "-f", f"bench.worker.*{tmp_path}"], capture_output=True, text=True).stdout
         if not left:
