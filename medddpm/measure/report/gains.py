@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from medddpm.measure.profile.families import families_of, family_named
+from medddpm.measure.profile import summaries
 from medddpm.measure.report import bounds
 from medddpm.measure.report.folder import Profile
 
@@ -52,10 +52,8 @@ class Gain:
 
 def spent(profile: Profile) -> pd.Series[float]:
     """Returns the milliseconds of a step by kind of kernel (`families.GROUPS`), and those in which the GPU idles."""
-    launches, bounded = profile.launches, bounds.of_step(profile)
-    kinds = families_of(launches["kernel"]).map(lambda name: family_named(name).group)
-    ms = launches["duration_ns"].groupby(kinds).sum()
-    ms = ms * (bounded.busy_ms / ms.sum())  # launches that overlap count once
+    bounded = bounds.of_step(profile)
+    ms = summaries.family_shares(profile.by_launch, by="group").iloc[0] * bounded.busy_ms
     ms[IDLE] = max(0.0, (bounded.wall_ms or 0.0) - bounded.busy_ms)
     return ms
 
@@ -108,18 +106,19 @@ def predicted(profile: Profile, table: pd.DataFrame | None = None) -> list[Gain]
 
 def refused(profile: Profile) -> str:
     """Says why a step's times are not predicted; empty if they are."""
-    launches, time = profile.launches, profile.launches["duration_ns"]
-    phases = launches["phase"].dropna().astype(str)
+    phases = profile.launches["phase"].dropna().astype(str)
     if not profile.program.step_ms:
         return "The step's time without a profiler was not recorded."
     if profile.program.varies or profile.program.gpus > 1:
         return "The factors are those of steps on one GPU that launch the same kernels each time."
     if not phases.str.contains("backward").any():
         return "The factors are those of training steps with marked phases, and this profile has no backward pass."
-    named = launches["kernel"].str
-    if time[named.contains(f"{_HALVES}|^triton_|^_norm_|^_conv")].sum() > ALREADY * time.sum():
+    kernels = profile.by_launch
+    time = kernels["count"] * kernels["duration_ns"]
+    tool = kernels["family"].str.match("fused |triton ") | kernels["kernel"].str.contains(_HALVES)
+    if time[tool].sum() > ALREADY * time.sum():
         return "The factors are those of float32 steps as PyTorch runs them by default: this one has a tool already."
-    if time[named.contains(_FLOAT32)].sum() > ALREADY * time.sum():
+    if time[kernels["kernel"].str.contains(_FLOAT32)].sum() > ALREADY * time.sum():
         return "This step's convolutions are in float32: switch TF32 on, as PyTorch does by default, and profile again."
     return ""
 
