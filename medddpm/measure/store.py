@@ -21,6 +21,7 @@ from medddpm.measure.schemas import Schema
 from medddpm.measure.tables import check_table, meta_path, read_meta, table_file, write_table
 from medddpm.runtime.files import check_writable, opened, read_json, write_json
 from medddpm.runtime.locks import locked
+from medddpm.runtime.signals import unbroken
 
 ONE_RUN = ("gpu", "driver", "cudnn", "torch", "commit")
 """The fields of a machine that results must have in common to stand in one table."""
@@ -165,16 +166,17 @@ class Store:
         check_writable(self.path("row"))
 
     def collect(self) -> list[pd.DataFrame]:
-        """Writes the tables of this run's results; returns those that have rows."""
-        if self.write is not None:
-            self.write(self)
-        results, written = self.results() if self.tables else [], []
-        for table in self.tables:
-            rows, known = table.rows(results)
-            if len(rows):
-                self._put(table, rows, {**self._description(table, results), **known})
-                written.append(rows)
-        return written
+        """Writes the tables of this run's results, to the end if a signal comes; returns those that have rows."""
+        with unbroken():
+            if self.write is not None:
+                self.write(self)
+            results, written = self.results() if self.tables else [], []
+            for table in self.tables:
+                rows, known = table.rows(results)
+                if len(rows):
+                    self._put(table, rows, {**self._description(table, results), **known})
+                    written.append(rows)
+            return written
 
     def tell(self) -> None:
         """Prints how many rows the tables have.

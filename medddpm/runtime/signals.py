@@ -81,6 +81,29 @@ def ended_by_sigterm() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Lets the signals that end a command wait for the end of the block.
+
+    KeyboardInterrupt may be raised between any two instructions: in `torch.no_grad().__exit__` it leaves gradients
+    off, and what the command does before it ends fails in its turn.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
+        yield
+        return
+    waiting: dict[int, None] = {}
+    before: dict[int, Any] = {
+        number: signal.signal(number, lambda number, _: waiting.setdefault(number)) for number in heeded()
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        for number in waiting:
+            signal.raise_signal(number)
+
+
 _left = -SAME_SIGNAL
 """When `_leave` last raised KeyboardInterrupt, by the monotonic clock."""
 
