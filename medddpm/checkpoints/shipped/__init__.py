@@ -10,7 +10,7 @@ from medddpm.errors import BadInput
 DEFAULT = "heads-64"
 """The model that `medddpm sample` uses without a checkpoint."""
 
-SHA256 = {DEFAULT: "b0806a0180ac4ad299e537f70f5e4f046231871a2d4845077d27d9f0bc276160"}
+SHA256 = {DEFAULT: "7b26f1f8811f2b9ac0d3eafb04c7bc5fbde53578d9fb5879821bf7bcf158872a"}
 """The checksum of each model's file, as `sha256sum` prints it."""
 
 LARGEST = 15 * 2**20
