@@ -22,8 +22,9 @@ def narrow(figure: Figure) -> Figure | None:
     """Returns a copy of a figure, `WIDTH` inches wide, or None where its texts cannot be read at that width.
 
     Panels of several columns stand below each other, in the order in which they are read, each with the labels of its
-    row and column. Long names of rows, titles and labels are broken, and a legend has two columns. A figure of images
-    has no such copy: its rows and columns belong together.
+    row and column. Long names of rows, titles and labels are broken, and a legend has two columns. A gallery, of
+    images that each have a title, has two a row. Other images have no such copy: their rows and columns
+    belong together.
     """
     try:
         with warnings.catch_warnings():
@@ -36,6 +37,9 @@ def narrow(figure: Figure) -> Figure | None:
 
 def _laid_out(figure: Figure) -> Figure | None:
     copy = deepcopy(figure)
+    shown = [axis for axis in copy.axes if axis.axison]
+    if shown and all(axis.images and axis.get_title() for axis in shown):
+        return _gallery(copy)
     panels = [axis for axis in copy.axes if axis.get_subplotspec() and not axis.images]
     if not panels or len(panels) < len(copy.axes):
         return None
@@ -61,6 +65,19 @@ def _laid_out(figure: Figure) -> Figure | None:
         if not cut_off(copy):
             break
     return copy
+
+
+def _gallery(figure: Figure) -> Figure:
+    for empty in [axis for axis in figure.axes if not axis.axison]:
+        empty.remove()
+    pictures = sorted(figure.axes, key=_place)
+    grid = GridSpec(-(-len(pictures) // 2), 2, figure=figure)
+    for axis, cell in zip(pictures, grid, strict=False):
+        axis.set_subplotspec(cell)
+    height, width = pictures[0].images[0].get_size()
+    figure.set_size_inches(WIDTH, 0.45 + grid.nrows * (0.2 + WIDTH / 2 * height / width))
+    figure.suptitle(fill(figure.get_suptitle(), _LETTERS[0]), fontsize=pictures[0].title.get_fontsize())
+    return figure
 
 
 def _stack(figure: Figure, panels: list[Axes]) -> int:

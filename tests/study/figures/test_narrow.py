@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
 from matplotlib.figure import Figure
 
 from study.figures.legible import cut_off, faults
 from study.figures.narrow import WIDTH, narrow
+from study.figures.slices import gallery, slice_rows
 from study.figures.style import name_rows, new_figure, save_figure
 
 LONG = "BF16 autocast, torch.compile, max-autotune, channels-last"
@@ -62,3 +64,20 @@ def test_images_have_no_drawing_and_a_second_scale_goes_with_its_axis() -> None:
     assert [len(axis.child_axes) for axis in small.axes] == [1, 0]
     figure.axes[1].imshow([[0, 1]])
     assert narrow(figure) is None
+
+
+def test_a_gallery_has_two_images_a_row() -> None:
+    """In the same order, and none is smaller than the drawing has room for."""
+    volumes = {f"seed {seed}, fails": [np.full((40, 30), seed)] * 3 for seed in range(1, 6)}
+    title = "5 uncurated samples: T1, T2 and FLAIR, axial slice through the middle"
+    small = narrow(gallery(volumes, title, limits=(0, 9)))
+    assert small is not None
+    assert [axis.get_title() for axis in small.axes] == list(volumes)
+    places = [axis.get_position() for axis in small.axes]
+    assert places[0].x0 == places[2].x0 == places[4].x0 < places[1].x0 == places[3].x0
+    assert places[0].y0 == places[1].y0 > places[2].y0 > places[4].y0
+    assert places[0].width > 0.46
+    assert narrow(slice_rows({"first": [np.eye(9)] * 2, "second": [np.eye(9)] * 2}, ["a", "b"])) is None
+    drawing = new_figure(height=2)
+    drawing.subplots().set_axis_off()
+    narrow(drawing)  # as of the architecture, whose boxes are no images
