@@ -72,8 +72,8 @@ def _gallery(figure: Figure) -> Figure:
         empty.remove()
     pictures = sorted(figure.axes, key=_place)
     grid = GridSpec(-(-len(pictures) // 2), 2, figure=figure)
-    for axis, cell in zip(pictures, grid, strict=False):
-        axis.set_subplotspec(cell)
+    for place, axis in enumerate(pictures):
+        axis.set_subplotspec(grid[divmod(place, 2)])
     height, width = pictures[0].images[0].get_size()
     figure.set_size_inches(WIDTH, 0.45 + grid.nrows * (0.2 + WIDTH / 2 * height / width))
     figure.suptitle(fill(figure.get_suptitle(), _LETTERS[0]), fontsize=pictures[0].title.get_fontsize())
