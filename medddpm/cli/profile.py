@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -141,6 +142,10 @@ def _add_any_program(command: Parser) -> None:
     group.add_argument(
         "--no-counters", action="store_true", help="only the trace: times, launches and phases, without Nsight Compute"
     )
+    group.add_argument(
+        "--seconds", type=whole(1), metavar="N",
+        help="time for the counters, about a second a distinct launch; those counted by then are kept",
+    )  # fmt: skip
 
 
 def _add_published(command: Parser) -> None:
@@ -176,7 +181,7 @@ def _add_published(command: Parser) -> None:
     )  # fmt: skip
 
 
-ANY_PROGRAM = ("warmup", "nvtx", "to_the_end", "no_counters")
+ANY_PROGRAM = ("warmup", "nvtx", "to_the_end", "no_counters", "seconds")
 PUBLISHED = (
     "setting", "view", "details", "window_start", "convert_on", "cache_control", "accumulation", "size", "channels",
     "python",
@@ -203,6 +208,7 @@ def profile(arguments: argparse.Namespace) -> int:
         ("nvtx", arguments.program is not None, "with a command after --"),
         *((name, given, "with FILE or a command after --") for name in ANY_PROGRAM),
         *((name, not given, "of the published network") for name in PUBLISHED),
+        ("seconds", not arguments.no_counters, "without --no-counters"),
     )
     return _profile_any(arguments) if given else _profile_published(arguments)
 
@@ -227,6 +233,7 @@ def _profile_any(arguments: argparse.Namespace) -> int:
         arguments.out,
         numbers=numbers,
         with_counters=not arguments.no_counters,
+        seconds=arguments.seconds or math.inf,
         dry_run=arguments.dry_run,
     )
     return 1 if failed else 0

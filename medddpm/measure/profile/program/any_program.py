@@ -7,6 +7,7 @@ told nothing, and no file of it is edited.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -39,6 +40,7 @@ from medddpm.runtime.locks import locked
 from medddpm.runtime.signals import ended_by_sigterm
 
 LABEL, VIEW = "own", "step"  # in the names of the tables
+CUT_SHORT = "counted_seconds"  # in a description: the seconds after which ncu profiled no further launch
 PROFILING = "==PROF== Profiling"  # of the line that ncu prints for a launch
 INJECTED = Path(__file__).parent / "inject"
 
@@ -74,11 +76,13 @@ class ProgramRun:
         program: the program.
         number: of the repetition, from 1.
         kind: "trace", every launch of one step in order, or "raw", ncu's page of its distinct launches.
+        seconds: after so long ncu profiles no further launch.
     """
 
     program: AnyProgram
     number: int
     kind: str
+    seconds: float = math.inf
 
     @property
     def name(self) -> str:
@@ -92,7 +96,8 @@ class ProgramRun:
     def order(self, folder: Path) -> Order:
         """Returns what is wanted of the program."""
         kind = "trace" if self.kind == "trace" else "counters"
-        return Order(folder, kind, self.program.warmup, self.program.to_the_end, self.program.nvtx)
+        program = self.program
+        return Order(folder, kind, program.warmup, program.to_the_end, program.nvtx, self.seconds)
 
     def command(self, folder: Path) -> list[str]:
         """Returns the program's command with the environment that loads the hooks, whose answers go to `folder`."""
@@ -121,9 +126,14 @@ class ProgramRun:
         )
 
     def is_there(self, out: Path) -> bool:
-        """Returns whether the table of the same program, unchanged, is finished."""
+        """Returns whether the table of the same program, unchanged, is finished.
+
+        Counters that `seconds` cut short do not count where there are more seconds now.
+        """
         table = self.path(out)
-        return is_finished(table) and read_meta(table).get("measurement") == self.measurement()
+        if not is_finished(table) or (known := read_meta(table)).get("measurement") != self.measurement():
+            return False
+        return self.kind == "trace" or self.seconds <= known["program"].get(CUT_SHORT, math.inf)
 
     def measurement(self) -> dict[str, Any]:
         """Returns what is written of it into the description, as JSON reads it: no folder of this machine is in it."""
@@ -169,6 +179,7 @@ def profile(
     *,
     numbers: Sequence[int] = (1,),
     with_counters: bool = True,
+    seconds: float = math.inf,
     dry_run: bool = False,
 ) -> int:
     """Traces a step of the program and, where counters are open, profiles it; prints a line for each.
@@ -178,6 +189,7 @@ def profile(
         out: the folder of NAME.csv.gz and NAME.meta.json.
         numbers: of the repetitions.
         with_counters: whether ncu profiles too. Where it cannot, a line says why, and the traces are all.
+        seconds: that ncu has for a step's launches; the counters of those that it has profiled by then are kept.
         dry_run: prints the commands and runs nothing.
 
     Returns:
@@ -189,7 +201,7 @@ def profile(
         BadInput: the folder cannot be written, or the program did not make the steps that are needed.
     """
     kinds = ("trace", "raw") if with_counters else ("trace",)
-    runs = [ProgramRun(program, number, kind) for number in numbers for kind in kinds]
+    runs = [ProgramRun(program, number, kind, seconds) for number in numbers for kind in kinds]
     if dry_run:
         for run in runs:
             print(shlex.join(["mkdir", "-p", str(out / run.name)]))
@@ -292,8 +304,13 @@ def _counted(run: ProgramRun, out: Path) -> tuple[int, dict[str, Any], list[str]
 
         text = run.collection(folder, known["graphs"]).text(partial=True, collect=collect)
     write_gzipped(trace.demangled(text).encode(), run.path(out))
+    counted = launches_in(text)
     try:
-        told = str(parse(run.path(out), LABEL.upper(), VIEW, trace=traced))
+        lines = [str(parse(run.path(out), LABEL.upper(), VIEW, trace=traced))]
     except BadInput as error:
-        told = f"note: {error}"
-    return launches_in(text), known, [told]
+        lines = [f"note: {error}"]
+    if counted < distinct and math.isfinite(run.seconds):
+        known[CUT_SHORT] = run.seconds
+        done = f"ncu profiled {counted} of {distinct} distinct launches in {run.seconds:g} s"
+        lines.append(f"note: {done}, the first of the step; give more --seconds for the others")
+    return counted, known, lines

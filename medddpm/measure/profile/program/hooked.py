@@ -14,7 +14,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +29,8 @@ import medddpm.measure
 from medddpm.measure.profile.program.observer import Observer, Order
 from medddpm.measure.profile.trace import new_profiler, nvtx_range
 
-FOLDER, KIND, WARMUP, TO_THE_END, NVTX = (
-    f"MEDDDPM_PROFILE_{name}" for name in ("FOLDER", "KIND", "WARMUP", "TO_THE_END", "NVTX")
+FOLDER, KIND, WARMUP, TO_THE_END, NVTX, SECONDS = (
+    f"MEDDDPM_PROFILE_{name}" for name in ("FOLDER", "KIND", "WARMUP", "TO_THE_END", "NVTX", "SECONDS")
 )
 """The environment's variables that say what is wanted; `inject/sitecustomize.py` reads the first too."""
 
@@ -41,13 +43,17 @@ def environment(order: Order) -> dict[str, str]:
         WARMUP: str(order.warmup),
         **({TO_THE_END: "1"} if order.to_the_end else {}),
         **({NVTX: order.nvtx} if order.nvtx else {}),
+        **({SECONDS: str(order.seconds)} if math.isfinite(order.seconds) else {}),
     }
 
 
 def install() -> None:
     """Installs the hooks in this process, for what its environment says."""
     told = os.environ
-    order = Order(Path(told[FOLDER]), told[KIND], int(told[WARMUP]), TO_THE_END in told, told.get(NVTX, ""))
+    order = Order(
+        Path(told[FOLDER]), told[KIND], int(told[WARMUP]), TO_THE_END in told, told.get(NVTX, ""),
+        float(told.get(SECONDS, "inf")),
+    )  # fmt: skip
     observer = Observer(order, Recorder(order), identity)
     (order.folder / "hooked").touch()
     atexit.register(observer.write)
@@ -73,6 +79,7 @@ class Recorder:
     def __init__(self, order: Order) -> None:
         self.order = order
         self._profiler: torch.profiler.profile | None = None
+        self._alarm: threading.Timer | None = None
 
     def now(self) -> tuple[float, torch.cuda.Event | None]:
         """Returns the host's time, and an event on the current stream if the program uses a GPU."""
@@ -95,6 +102,10 @@ class Recorder:
             _wait()
             if torch.cuda.is_initialized():
                 torch.cuda.profiler.start()
+                if math.isfinite(self.order.seconds):
+                    self._alarm = threading.Timer(self.order.seconds, torch.cuda.profiler.stop)
+                    self._alarm.daemon = True
+                    self._alarm.start()
         elif stage == "starting":
             _wait()
             profiler = new_profiler(gpu=torch.cuda.is_available())
@@ -108,6 +119,9 @@ class Recorder:
         """Waits for the GPU, ends the recording and writes a trace to `trace.json`."""
         _wait()
         if self.order.kind == "counters":
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm.join()
             if torch.cuda.is_initialized():
                 torch.cuda.profiler.stop()
         elif self._profiler is not None:

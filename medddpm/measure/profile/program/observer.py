@@ -7,6 +7,7 @@ marks, with the return of an optimizer's call: a step is then what happens from 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -31,6 +32,7 @@ class Order:
         warmup: steps before the first that is timed or counted.
         to_the_end: whether the program runs on after that.
         nvtx: name of the program's NVTX range that is a step; empty without one.
+        seconds: after so long ncu profiles no further launch; the step goes on without it.
     """
 
     folder: Path
@@ -38,6 +40,7 @@ class Order:
     warmup: int
     to_the_end: bool = False
     nvtx: str = ""
+    seconds: float = math.inf
 
     def stages(self) -> list[tuple[str, int]]:
         """Returns the stages that the program goes through, each with its number of steps."""

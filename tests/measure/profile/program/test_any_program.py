@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -150,6 +151,26 @@ def trace_there(program: AnyProgram, out: Path, **known: object) -> None:
     told = {"processes": 1, "graphs": False, **known}
     meta_path(run.path(out)).write_text(json.dumps({"measurement": run.measurement(), "program": told}))
     assert run.is_there(out)
+
+
+def test_counters_cut_short_are_kept_until_there_is_more_time(tmp_path: Path, train: Path, calls: Path, capsys) -> None:
+    command = [sys.executable, str(train), str(tmp_path / "said")]
+    program = any_program.any_program(command)
+    trace_there(program, tmp_path / "out")
+    table = ProgramRun(program, 1, "trace").path(tmp_path / "out")
+    trace.write([(k, f"k{k}", "(1, 1, 1)", "(1, 1, 1)", 9, "forward", 7, 0) for k in range(9)], table)
+    words = ["profile", "--out", "out", "--seconds", "{}", "--", *command]
+    for seconds, printed in (("2", "3 launches"), ("1", "there already"), ("3", "3 launches")):
+        assert main([word.format(seconds) for word in words]) == 0
+        out = capsys.readouterr().out
+        assert printed in out.splitlines()[1]
+        said = f"note: ncu profiled 3 of 9 distinct launches in {seconds} s, the first of the step"
+        assert (said in out) == (printed == "3 launches")
+    del words[3:5]
+    assert main(words) == 0
+    assert "note: ncu profiled" not in capsys.readouterr().out, "nothing cut it short"
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("there already") == 2
 
 
 def test_counters_of_several_processes_are_not_tried(tmp_path: Path, train: Path, calls: Path, capsys) -> None:
@@ -493,6 +514,25 @@ def test_where_counters_are_open_most_of_the_step_has_them(text: str, tmp_path: 
     assert str(parsed) in printed
     assert parsed.matched is not None
     assert parsed.matched > 0.9
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_counting_stops_after_the_seconds_given(tmp_path: Path, capsys) -> None:
+    """The program makes its step to the end all the same, and ncu writes the report."""
+    layers = "\n".join(f"net.append(torch.nn.Linear(1024, {width}).cuda())" for width in range(64, 1024, 8))
+    wide = f"import torch\nnet = []\n{layers}\n"
+    loop = """
+x = torch.randn(64, 1024, device="cuda")
+optimizer = torch.optim.SGD([p for layer in net for p in layer.parameters()], lr=1e-6, foreach=False)
+for step in range(40):
+    sum(layer(x).square().mean() for layer in net).backward()
+    optimizer.step()
+"""
+    profiled_on_gpu(wide + loop, tmp_path, "--seconds", "5")
+    if "The trace is all" in (printed := capsys.readouterr().out):
+        pytest.skip("counters are closed, or there is no ncu")
+    (said,) = re.findall(r"note: ncu profiled (\d+) of (\d+) distinct launches in 5 s", printed)
+    assert 0 < int(said[0]) < int(said[1])
 
 
 @pytest.mark.gpu

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers import forks
 
 from medddpm.measure.profile.program import hooked
@@ -241,3 +243,23 @@ def test_an_environment_without_the_package_gets_this_ones() -> None:
     spec = site.Package().find_spec("medddpm", None)
     assert spec.origin == str(Path(importlib.import_module("medddpm").__file__ or ""))
     assert site.Package().find_spec("numpy", None) is None
+
+
+@pytest.mark.parametrize(("seconds", "stops"), [(0.01, 2), (600.0, 1)])
+def test_ncu_profiles_no_launch_after_the_seconds_given(
+    seconds: float, stops: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step goes on and ends as ever; a step that ends before leaves no alarm behind."""
+    calls: list[str] = []
+    stopped = threading.Event()
+    monkeypatch.setattr(hooked, "_wait", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: calls.append("start"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: (calls.append("stop"), stopped.set()))
+    recorder = hooked.Recorder(Order(tmp_path, "counters", 0, seconds=seconds))
+    recorder.enter("counted")
+    if stops == 2:
+        assert stopped.wait(60)
+    recorder.finish()
+    assert calls == ["start"] + ["stop"] * stops
+    assert not any(isinstance(thread, threading.Timer) and thread.is_alive() for thread in threading.enumerate())
