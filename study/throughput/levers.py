@@ -29,6 +29,8 @@ class Lever:
         workers: processes that load.
         pinned: whether batches come in page-locked memory, from which a GPU copies while it computes.
         prefetch: batches that each process prepares ahead.
+        augments: where volumes are flipped and deformed at random: the "step" on its device, or the "loader"; empty
+            if they are not.
     """
 
     group: str
@@ -45,6 +47,7 @@ class Lever:
     workers: int = 2
     pinned: bool = True
     prefetch: int = 2
+    augments: str = ""
 
     @property
     def loads_otherwise(self) -> bool:
@@ -88,6 +91,9 @@ LEVERS = (
     *_loading("PersistentDataset", "13 MB of disk a volume", 2),
     Lever("loading", "disk, 2 processes, not pinned", "nothing", source="disk", pinned=False),
     Lever("loading", "disk, 2 processes, 8 batches ahead", "memory", source="disk", prefetch=8),
+    Lever("augmentation", "by the GPU", "the image's finest detail", augments="step"),
+    *(Lever("augmentation", f"by {count} loading processes", "cores; the image's finest detail", source="disk",
+            workers=count, augments="loader") for count in (2, 8)),
 )  # fmt: skip
 """Every lever, the reference first: the volumes in the device's memory, one a step, in one graph."""
 BY_KEY: Mapping[str, Lever] = MappingProxyType({lever.key: lever for lever in LEVERS})

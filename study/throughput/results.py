@@ -57,9 +57,10 @@ def reference(lever: Lever) -> Lever:
 def predicted(lever: Lever, result: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> float | None:
     """Predicts a lever's volumes a second from the reference's row; None if that does not allow it.
 
-    A batch, a graph, an optimizer's kernels and attention change no arithmetic. A backward pass is two forward passes'
-    work, so computing a share s of the forward pass again makes a step (3 + s) / 3 as long. A loader's rate is its
-    number of processes divided by the time to prepare a volume; without processes that time adds to the step's.
+    A batch, a graph, an optimizer's kernels and attention change no arithmetic, and augmentation hardly any. A backward
+    pass is two forward passes' work, so computing a share s of the forward pass again makes a step (3 + s) / 3 as long.
+    A loader's rate is its number of processes divided by the time to prepare a volume; without processes that time adds
+    to the step's.
 
     Args:
         lever: the predicted one.
@@ -72,7 +73,7 @@ def predicted(lever: Lever, result: Mapping[str, Any], results: Mapping[str, Map
     rate = float(results[base.key]["volumes_a_second"])
     if lever.group.startswith("recompute"):
         return rate * 3 / (3 + result["again"])
-    if lever.group == "loading":
+    if lever.group == "loading" or lever.augments == "loader":
         ready = float(result["prepare_seconds"])
         return min(rate, lever.workers / ready) if lever.workers else 1 / (1 / rate + ready)
     return rate

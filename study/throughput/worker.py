@@ -31,7 +31,7 @@ from medddpm.training.reports import waits
 from medddpm.training.trainer import Trainer
 from medddpm.unet import UNet3D
 from study.throughput.levers import BY_KEY, Lever
-from study.throughput.sources import source
+from study.throughput.sources import DEFORM, source
 
 SUBJECTS = 16
 RAM_DISK = Path("/dev/shm")  # Linux's
@@ -75,6 +75,8 @@ def measure(arguments: argparse.Namespace) -> None:
         accumulation=1,
         workers=lever.workers,
         recompute=lever.recompute,
+        flips=lever.augments == "step",
+        deform=DEFORM if lever.augments == "step" else 0.0,
     )
     memory = RAM_DISK if lever.source == "RAM disk" else None
     if memory is not None and not memory.is_dir():

@@ -61,6 +61,8 @@ def test_each_lever_has_a_name_of_its_own() -> None:
         ("loading-phantom-2-processes", {}, 4.0),
         ("loading-disk-2-processes", {"prepare_seconds": 0.01}, 20.0),
         ("loading-phantom-0-processes", {}, 1 / (0.05 + 0.5)),
+        ("augmentation-by-2-loading-processes", {}, 4.0),
+        ("augmentation-by-the-gpu", {}, 20.0),
         ("recompute-brats-all", {"again": 1.0}, 3.0),
         ("recompute-brats-none", {}, None),
         ("reference-fast", {}, None),
@@ -122,6 +124,23 @@ def test_monais_caches_hand_out_what_the_files_hold(name: str, tmp_path: Path, m
     monkeypatch.undo()
     for index, (image, mask) in enumerate(kept):
         torch.testing.assert_close((image, mask), read[index], rtol=0, atol=0)
+
+
+def test_a_loader_augments_anew_each_time(tmp_path: Path) -> None:
+    """The mask goes with its image and keeps its values; the reference's volumes stay as they are."""
+    lever = BY_KEY["augmentation-by-2-loading-processes"]
+    plain = sources.source(dataclasses.replace(lever, augments=""), (16, 16, 16), 2, tmp_path)
+    augmented = sources.source(lever, (16, 16, 16), 2, tmp_path)
+    assert (len(augmented), augmented.names(), augmented.layout) == (2, plain.names(), plain.layout)
+    torch.testing.assert_close(plain[1], plain[1], rtol=0, atol=0)
+    drawn = [augmented[1] for _ in range(3)]
+    for image, mask in drawn:
+        assert (image.shape, mask.shape) == (plain[1][0].shape, plain[1][1].shape)
+        assert not torch.equal(image, plain[1][0])
+        assert set(mask.unique().tolist()) == set(plain[1][1].unique().tolist())
+        inside = (mask > 0).any(dim=0)
+        assert image[:, inside].mean() > image[:, ~inside].mean() + 0.3
+    assert not torch.equal(drawn[0][0], drawn[1][0])
 
 
 def test_a_ram_disk_holds_what_the_disk_cache_does(tmp_path: Path) -> None:
