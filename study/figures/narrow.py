@@ -9,6 +9,7 @@ from textwrap import fill
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec, SubplotSpec
+from matplotlib.ticker import MaxNLocator
 
 from study.figures.legible import cut_off, faults
 
@@ -16,6 +17,7 @@ WIDTH = 3.7  # inches: 355 pixels of a browser, of a phone's 390
 _LETTERS = (50, 40, 30)  # in a line of a title: as many as fit
 _ROW = 22  # letters of a row's name in a line
 _LINE = 0.15  # inches
+_TICKS = 3  # at most so many steps between the numbers of an axis whose figure gives a number of them
 
 
 def narrow(figure: Figure) -> Figure | None:
@@ -64,6 +66,10 @@ def _laid_out(figure: Figure) -> Figure | None:
         copy.draw_without_rendering()
         if not cut_off(copy):
             break
+    if faults(copy, WIDTH):
+        for axis in panels:
+            if type(locator := axis.xaxis.get_major_locator()) is MaxNLocator:  # whoever chose a number had room for it
+                locator.set_params(nbins=_TICKS)
     return copy
 
 

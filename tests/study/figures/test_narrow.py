@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from study.figures.legible import cut_off, faults
 from study.figures.narrow import WIDTH, narrow
@@ -64,6 +65,16 @@ def test_images_have_no_drawing_and_a_second_scale_goes_with_its_axis() -> None:
     assert [len(axis.child_axes) for axis in small.axes] == [1, 0]
     figure.axes[1].imshow([[0, 1]])
     assert narrow(figure) is None
+
+
+def test_an_axis_has_fewer_numbers_where_they_would_cover_each_other() -> None:
+    figure = new_figure(height=2)
+    for axis, reach in zip(figure.subplots(1, 2), (0.0016, 1), strict=True):
+        axis.set(xlim=(-reach, reach))
+        axis.xaxis.set_major_locator(MaxNLocator(11, symmetric=True))
+    small = narrow(figure)
+    assert small is not None
+    assert all(2 <= len(axis.get_xticks()) <= 5 for axis in small.axes)
 
 
 def test_a_gallery_has_two_images_a_row() -> None:
