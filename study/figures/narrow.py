@@ -31,13 +31,19 @@ def narrow(figure: Figure) -> Figure | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # there is no room for the panels
-            copy = _laid_out(figure)
-            return None if copy is None or faults(copy, WIDTH) or cut_off(copy) else copy
+            for ticks in (None, _TICKS):
+                copy = _laid_out(figure, ticks)
+                if copy is None or not (faults(copy, WIDTH) or cut_off(copy)):
+                    return copy
     except UserWarning:
+        pass
+    return None
+
+
+def _laid_out(figure: Figure, ticks: int | None) -> Figure | None:
+    axes = [axis.xaxis for axis in figure.axes]
+    if ticks and not any(type(axis.get_major_locator()) is MaxNLocator for axis in axes):
         return None
-
-
-def _laid_out(figure: Figure) -> Figure | None:
     copy = deepcopy(figure)
     shown = [axis for axis in copy.axes if axis.axison]
     if shown and all(axis.images and axis.get_title() for axis in shown):
@@ -51,6 +57,9 @@ def _laid_out(figure: Figure) -> Figure | None:
         height *= _stack(copy, panels) / rows
     stacked = len({_place(axis)[0] for axis in panels})
     lines = max(_break_names(axis) for axis in panels)
+    for axis in panels if ticks else []:
+        if type(locator := axis.xaxis.get_major_locator()) is MaxNLocator:  # whoever chose a number had room for it
+            locator.set_params(nbins=ticks)
     copy.set_size_inches(WIDTH, max(height, stacked * (lines * _LINE + 0.5)))
     for legend in list(copy.legends):
         copy.legends.remove(legend)
@@ -66,10 +75,6 @@ def _laid_out(figure: Figure) -> Figure | None:
         copy.draw_without_rendering()
         if not cut_off(copy):
             break
-    if faults(copy, WIDTH):
-        for axis in panels:
-            if type(locator := axis.xaxis.get_major_locator()) is MaxNLocator:  # whoever chose a number had room for it
-                locator.set_params(nbins=_TICKS)
     return copy
 
 
